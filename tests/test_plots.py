@@ -1,0 +1,60 @@
+"""The book's figures show what they were given."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from attention_lib import plots
+
+mpl.use("agg")
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    with mpl.rc_context():
+        yield
+    plt.close("all")
+
+
+def test_heat_map_writes_every_weight_at_its_row_and_column():
+    weights = np.array([[0.1, 0.7, 0.2], [0.95, 0.0, 0.05]])
+    ax = plots.plot_weights(weights, ["red", "bag"], ["a", "b", "c"], title="T")
+    shown = {tuple(map(int, text.get_position())): text.get_text() for text in ax.texts}
+    assert shown == {(c, r): f"{w:.2f}" for (r, c), w in np.ndenumerate(weights)}
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["red", "bag"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
+    np.testing.assert_array_equal(ax.images[0].get_array(), weights)
+    assert ax.images[0].get_clim() == (0, 1)
+    assert ax.get_title() == "T"
+
+
+def test_lines_carry_their_data_and_names():
+    x = np.array([1.0, 10.0, 100.0])
+    ax = plots.plot_lines(x, {"soft": x * 2, "hard": x * 0}, "t", "price", log=True)
+    assert [line.get_label() for line in ax.lines] == ["soft", "hard"]
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), x * 2)
+    assert (ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()) == ("log", "t", "price")
+
+
+def test_figures_draw_on_axes_that_they_are_given():
+    _, ax = plt.subplots()
+    assert plots.plot_lines([1], {"a": [1]}, "", "", ax=ax) is ax
+    assert plots.plot_weights(np.ones((1, 1)), ["a"], ["b"], ax=ax) is ax
+
+
+def test_style_has_no_background_and_ink_that_reads_on_white():
+    plots.use_style()
+    assert mpl.rcParams["figure.facecolor"] == mpl.rcParams["axes.facecolor"] == "none"
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+              for c in mpl.colors.to_rgb(mpl.rcParams["text.color"])]  # fmt: skip
+    luminance = np.dot(linear, [0.2126, 0.7152, 0.0722])  # WCAG 2, relative luminance
+    assert 1.05 / (luminance + 0.05) >= 4.5
+
+
+@pytest.mark.refusal
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"\(queries, keys\) = \(1, 2\); got \(2, 1\)"):
+        plots.plot_weights(np.ones((2, 1)), ["a"], ["b", "c"])
+    with pytest.raises(ValueError, match=r"line 'soft' must have 2 values.*got 3"):
+        plots.plot_lines([1, 2], {"soft": [1, 2, 3]}, "", "")
