@@ -1,0 +1,65 @@
+# The commands of the course; README.md shows the same in plain commands.
+
+# The first Python that is new enough; `make PYTHON=python3.12 book` takes another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+# Options for pip, such as --extra-index-url
+PIP_ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+BOOK := _build/html/index.html
+PYTEST := $(BIN)/python -m pytest
+# Two at a time, each with one thread, so that numbers repeat.
+PARALLEL := -n 2 --dist loadfile
+# test_name.py of every module name.py: the tests of the library, and no others
+LIBRARY_TESTS := $(sort $(wildcard $(patsubst attention_lib/%.py,tests/test_%.py,$(wildcard attention_lib/*.py))))
+export OMP_NUM_THREADS = 1
+export MKL_NUM_THREADS = 1
+
+.PHONY: help book test site-test lint lab clean
+
+help:
+	@echo 'make book       build the book; prints where it is'
+	@echo 'make test       run the tests of the library, the notebooks and the exercises'
+	@echo 'make lab        open the chapters in JupyterLab'
+	@echo 'make site-test  build the book and read it with a browser (needs Chromium)'
+	@echo 'make lint       check the format and the style of all code'
+	@echo 'make clean      remove the environment and everything that was built'
+
+# One environment for all; made again only when what it must hold has changed.
+$(INSTALLED): requirements.txt pyproject.toml
+	@test -n '$(PYTHON)' || { echo 'The course needs Python 3.11 or newer.' \
+		'Install it, or say where it is: make PYTHON=/path/to/python book'; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(PIP_ARGS) -r requirements.txt
+	@touch $@
+
+# --all: a page that was built with a warning before must not pass unread.
+book: $(INSTALLED)
+	$(BIN)/jupyter-book build . --all -W -n --keep-going
+	@echo 'The front page: $(CURDIR)/$(BOOK)'
+
+# 1. everything but the site, the examples in docstrings and on the front page included
+# 2. the library once more, with the shapes in its signatures enforced on every call
+# 3. every chapter run again and compared with its stored outputs
+test: $(INSTALLED)
+	$(PYTEST) $(PARALLEL) -m 'not site' --doctest-modules --doctest-glob=index.md \
+		tests attention_lib chapters/index.md
+	$(PYTEST) --jaxtyping-packages=attention_lib,beartype.beartype \
+		-m 'not refusal and not site' $(LIBRARY_TESTS)
+	$(PYTEST) $(PARALLEL) --nbval --nbval-sanitize-with tests/sanitize.cfg chapters
+
+site-test: book
+	$(PYTEST) -m site tests
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+lab: $(INSTALLED)
+	$(BIN)/jupyter lab chapters
+
+clean:
+	rm -rf .venv _build
