@@ -9,8 +9,8 @@ _INK = "#767676"
 # Distinct for colour-blind readers (Okabe and Ito, 2008), those of middle lightness first.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _STYLE = {
-    "figure.figsize": (6.4, 3.6),
-    "figure.dpi": 110,
+    "figure.figsize": (5.2, 3.8),
+    "figure.dpi": 130,
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
     "axes.facecolor": "none",
@@ -36,6 +36,8 @@ def use_style() -> None:
 def plot_weights(weights, query_labels, key_labels, title="", ax=None):
     """A heat map of attention weights, one row a query, one column a key, with the numbers in it.
 
+    The colours run from 0 to the largest weight.
+
     Args:
         weights: ``(q, k)``, array or CPU tensor, between 0 and 1.
         query_labels: One text for each row.
@@ -57,9 +59,10 @@ def plot_weights(weights, query_labels, key_labels, title="", ax=None):
         )
     if ax is None:
         _, ax = plt.subplots(figsize=(1.6 + 0.75 * expected[1], 1.2 + 0.5 * expected[0]))
-    ax.imshow(weights, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    largest = weights.max()
+    ax.imshow(weights, vmin=0, vmax=largest, cmap="viridis", aspect="auto")
     for (row, column), weight in np.ndenumerate(weights):
-        colour = "black" if weight > 0.6 else "white"
+        colour = "black" if weight > 0.6 * largest else "white"
         ax.text(column, row, f"{weight:.2f}", ha="center", va="center", color=colour)
     ax.set_xticks(range(expected[1]), key_labels)
     ax.set_yticks(range(expected[0]), query_labels)
@@ -70,7 +73,7 @@ def plot_weights(weights, query_labels, key_labels, title="", ax=None):
 
 
 def plot_lines(x, lines, xlabel, ylabel, log=False, title="", ax=None):
-    """Several lines over one axis, named in a legend at the side.
+    """Several lines over one axis, named in a legend below.
 
     Args:
         x: ``(n,)``, increasing.
@@ -99,5 +102,54 @@ def plot_lines(x, lines, xlabel, ylabel, log=False, title="", ax=None):
     if log:
         ax.set_xscale("log")
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     return ax
+
+
+def plot_matrices(lines):
+    """Equations of matrices, each matrix as a coloured grid under its name and shape.
+
+    One cell has the same size in all of them. Blue is negative and red positive, on a scale of
+    each matrix's own.
+
+    Args:
+        lines: A list of equations from top to bottom, each a list of texts, such as ``"×"``, and
+            of pairs ``(name, matrix)`` with a matrix ``(rows, columns)``.
+
+    Returns:
+        The axes.
+    """
+    _, ax = plt.subplots(figsize=(6, 1.9 * len(lines)))
+    top = 0
+    for line in lines:
+        height = max(item[1].shape[0] for item in line if not isinstance(item, str))
+        middle, left = top - height / 2, 0
+        for item in line:
+            if isinstance(item, str):
+                width = 1 + 0.42 * max(map(len, item.split("\n")))
+                ax.text(left + width / 2, middle, item, ha="center", va="center")
+            else:
+                width = _grid(ax, left, middle, *item)
+            left += width
+        top -= height + 3.5
+    ax.set_aspect("equal")
+    ax.axis("off")
+    return ax
+
+
+def _grid(ax, left, middle, name, matrix):
+    """One matrix of :func:`plot_matrices`; its width in cells."""
+    rows, columns = matrix.shape
+    upper = middle + rows / 2
+    largest = np.abs(matrix).max()
+    ax.pcolormesh(
+        left + np.arange(columns + 1),
+        upper - np.arange(rows + 1),
+        matrix,
+        cmap="RdBu_r",
+        vmin=-largest,
+        vmax=largest,
+    )
+    label = f"{name}\n{rows} × {columns}"
+    ax.text(left + columns / 2, upper + 0.2, label, ha="center", va="bottom")
+    return columns

@@ -25,7 +25,7 @@ def test_heat_map_writes_every_weight_at_its_row_and_column():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["red", "bag"]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
     np.testing.assert_array_equal(ax.images[0].get_array(), weights)
-    assert ax.images[0].get_clim() == (0, 1)
+    assert ax.images[0].get_clim() == (0, 0.95)
     assert ax.get_title() == "T"
 
 
@@ -35,6 +35,21 @@ def test_lines_carry_their_data_and_names():
     assert [line.get_label() for line in ax.lines] == ["soft", "hard"]
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), x * 2)
     assert (ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()) == ("log", "t", "price")
+
+
+def test_equation_of_matrices_shows_each_with_name_shape_and_values_in_order():
+    q, k = np.arange(-3.0, 3.0).reshape(3, 2), np.ones((2, 5))
+    ax = plots.plot_matrices([[("Q", q), "×", ("Kᵀ", k)], ["=", ("scores", q @ k)]])
+    texts = [text.get_text() for text in ax.texts]
+    assert texts == ["Q\n3 × 2", "×", "Kᵀ\n2 × 5", "=", "scores\n3 × 5"]
+    for mesh, matrix in zip(ax.collections, (q, k, q @ k), strict=True):
+        np.testing.assert_array_equal(mesh.get_array(), matrix)
+        assert mesh.get_clim() == (-np.abs(matrix).max(), np.abs(matrix).max())
+        corners = mesh.get_coordinates()
+        np.testing.assert_allclose(np.diff(corners[..., 0], axis=1), 1)
+        np.testing.assert_allclose(np.diff(corners[..., 1], axis=0), -1)  # row 0 is at the top
+    x = [text.get_position()[0] for text in ax.texts[:3]]
+    assert x == sorted(x)
 
 
 def test_figures_draw_on_axes_that_they_are_given():
