@@ -184,6 +184,18 @@ def test_finite_content_of_a_masked_slot_has_no_influence(content, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_masked_weight_is_0_however_low_the_scores_of_the_others_are(dtype):
+    query, key = torch.full((1, 4), 200.0, dtype=dtype), torch.zeros(2, 4, dtype=dtype)
+    key[0] = -200  # a score of -80000, below -65504 and any "large" constant of half precision
+    mask = torch.tensor([True, False])
+    weights = attention_weights(query, key, mask)
+    torch.testing.assert_close(weights, torch.tensor([[1.0, 0.0]], dtype=dtype))
+    value = torch.tensor([[3.0], [9.0]], dtype=dtype)
+    output = scaled_dot_product_attention(query, key, value, mask=mask)
+    torch.testing.assert_close(output, value[:1])
+
+
 @pytest.mark.parametrize("return_weights", [False, True])
 def test_nan_in_a_masked_slot_spreads_as_in_pytorch(return_weights):
     query, key, value = tensors(1, 1, dtype=torch.float32)
@@ -200,7 +212,8 @@ def test_nan_in_a_masked_slot_spreads_as_in_pytorch(return_weights):
 @pytest.mark.parametrize("return_weights", [False, True])
 def test_scores_beyond_the_range_of_half_precision_are_no_problem(dtype, return_weights):
     query, key, value = tensors(1, 1, d=512, dtype=dtype)
-    query, key = torch.full_like(query, 12), torch.full_like(key, 12)  # 512 * 12 * 12 > 65504
+    # beyond 65504 in float16, even after scaling: 512 * 60 * 60 / 22.6
+    query, key = torch.full_like(query, 60), torch.full_like(key, 60)
     result = scaled_dot_product_attention(query, key, value, return_weights=return_weights)
     output = result[0] if return_weights else result
     expected = value.float().mean(dim=-2, keepdim=True).expand(1, 1, L, V)
