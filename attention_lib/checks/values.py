@@ -1,0 +1,299 @@
+"""What an answer does, what it returns, and how a message shows it. The engine alone uses this."""
+
+import ast
+import dis
+import inspect
+import textwrap
+import traceback
+import warnings
+from copy import deepcopy
+from itertools import zip_longest
+
+import numpy as np
+
+# what a few roundings may change in a number of about 1; float64 stays far below every tolerance
+_ROUNDING = {"float32": 2.5e-6, "float16": 4e-3, "bfloat16": 3e-2}
+_FLOATS = ("bfloat16", "float16", "float32", "float64", "float128")  # from coarse to fine
+_SHOWN = 48  # numbers of one input that a message prints
+
+
+class Outcome:
+    """What one call did: the value or the error, and which arguments it changed."""
+
+    def __init__(self, function, *arguments, **named):
+        given = deepcopy(arguments)
+        self.value = self.error = None
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                self.value = function(*given, **named)
+        except Exception as error:
+            self.error = error
+        self.arrays = as_arrays(self.value)
+        self.coarse = max(_ROUNDING.get(_dtype(x), 0) for x in (*arguments, *parts(self.value), 0))
+        pairs = zip(map(as_arrays, arguments), map(as_arrays, given), strict=True)
+        self.changed = [old is not None and not same(old, new, 0) for old, new in pairs]
+
+    def broken(self):
+        """Is there an error, NaN or infinity?"""
+        if self.error is not None:
+            return True
+        return self.arrays is not None and not all(np.isfinite(a).all() for a in self.arrays)
+
+    def agrees(self, other, tolerance):
+        """Is it the same result? Breaking down in any way is one result."""
+        if self.error is not None or other.error is not None:
+            return self.broken() and other.broken()
+        return same(self.arrays, other.arrays, max(tolerance, self.coarse, other.coarse))
+
+    def refuses_like(self, right):
+        """Is there the right kind of error, if there must be one?"""
+        return right.error is None or isinstance(self.error, type(right.error))
+
+
+class Watched:
+    """An implementation that knows whether it was called."""
+
+    def __init__(self, implementation):
+        self.implementation, self.called = implementation, False
+
+    def __call__(self, *args, **kwargs):
+        self.called = True
+        return self.implementation(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def changes(names, outcomes):
+    """A list of one sentence about the arguments that calls have changed, or of none."""
+    ever = [any(changed) for changed in zip_longest(*(o.changed for o in outcomes))]
+    changed = " and ".join(name for name, c in zip(names, ever, strict=False) if c)
+    if not changed:
+        return []
+    text = f"It changes its argument {changed}: whoever calls it loses the numbers. "
+    return [text + "Work on a new array (x = x - 1 makes one, x -= 1 does not)."]
+
+
+def is_stub(candidate):
+    """Is it `None`, `...`, or a function that does nothing but return one of them?"""
+    code = _code(candidate)
+    if code is None:
+        return candidate is None or candidate is ...
+    return all(
+        step.opname.startswith(("LOAD_CO", "RETURN")) and step.argval in (None, ...)
+        for step in dis.get_instructions(code)
+        if step.opname not in ("RESUME", "NOP")
+    )
+
+
+def is_unfinished(error, value=None):
+    """Did a call end at a place that the reader has still to fill in?"""
+    return value is ... or isinstance(error, NotImplementedError) or "ellipsis" in str(error)
+
+
+def has_assert(function):
+    """Is there an assert in the function's source?"""
+    return any(isinstance(node, ast.Assert) for node in _nodes(function))
+
+
+def idle_assert(function, silent):
+    """Why a test can never fail, as its source shows: a verdict and a text, or None.
+
+    `silent` says that it has not raised an AssertionError for any fault; if it has, a function that
+    it calls may hold the assert.
+    """
+    nodes = _nodes(function)
+    tests = [node.test for node in nodes if isinstance(node, ast.Assert)]
+    if any(isinstance(test, ast.Tuple) and test.elts for test in tests):
+        return "always true", (
+            "assert (condition, message) never fails: the parentheses make a tuple, and a tuple "
+            "counts as true. Write assert condition, message."
+        )
+    if any(map(_swallows, nodes)):
+        return "error caught", (
+            "the test catches its own AssertionError: what ends there stops nobody. Let the error "
+            "out of the test."
+        )
+    if silent and tests and all(isinstance(test, ast.Constant) for test in tests):
+        return "always true", "the test asserts a constant, which says nothing about the function."
+    names = " ".join(str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes)
+    raises = any(isinstance(node, ast.Assert | ast.Raise) for node in nodes)
+    if silent and nodes and not raises and "assert" not in names:
+        return "no assert", (
+            "the test catches nothing: there is no assert in it. A comparison that is only "
+            "computed, printed or returned stops nobody."
+        )
+    return None
+
+
+def parts(value):
+    """The results of a call that returned a tuple, or its one result, as a list."""
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def as_array(value):
+    """A float64 copy of a number, an array, a tensor or a list of numbers; else None."""
+    if _is_tensor(value):
+        value = value.detach().cpu().double().numpy()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array.astype(np.float64) if array.dtype.kind in "biuf" else None
+
+
+def as_arrays(value):
+    """`as_array` of every part, or None if one of them holds no numbers."""
+    arrays = [as_array(part) for part in parts(value)]
+    return None if any(array is None for array in arrays) else arrays
+
+
+def same(one, other, tolerance):
+    """Do two lists of arrays agree in shapes, numbers and places of NaN?"""
+    if one is None or other is None or [a.shape for a in one] != [b.shape for b in other]:
+        return False
+    return all(
+        np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def misfit(mine, right):
+    """What is wrong with the form of a result: a verdict or None, what was expected and what came.
+
+    A float dtype that is more precise than it must be is fine.
+    """
+    if kinds(mine) != kinds(right):
+        return "type", f"expected {kinds(right)}, got {kinds(mine)}"
+    for part, model in zip(parts(mine), parts(right), strict=True):
+        got, want = _dtype(part), _dtype(model)
+        fine = _FLOATS[_FLOATS.index(want) :] if want in _FLOATS else (want,)
+        if getattr(model, "shape", ()) and got not in fine:
+            return "dtype", f"expected {' or '.join(fine[:2])}, got {got}"
+    return None, ""
+
+
+def kind(value):
+    """What a value is, in words for a message."""
+    if isinstance(value, bool | np.bool_):
+        return "True or False"
+    if _is_tensor(value):
+        return "a torch tensor"
+    if isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ():
+        return "a number"
+    name = type(value).__name__
+    if name == "ndarray" and value.dtype.kind not in "biuf":
+        return f"a NumPy array of dtype {value.dtype}"
+    known = {"ndarray": "a NumPy array", "str": "a text", "Size": "a tuple", "NoneType": "None"}
+    return known.get(name, f"a {name}")
+
+
+def kinds(value):
+    """`kind` of a value; of a tuple that of every part, too."""
+    several = ", ".join(map(kind, parts(value)))
+    return f"a tuple of {len(value)} ({several})" if isinstance(value, tuple) else several
+
+
+def wrap(text):
+    """The text with every line at most 88 columns wide."""
+    return "\n".join(
+        textwrap.fill(line, 88, subsequent_indent="  ", break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+
+
+def show(value, digits=4, limit=12):
+    """A value in one short line; of an array with more numbers than `limit` only the shape."""
+    if isinstance(value, Exception):
+        return type(value).__name__
+    if isinstance(value, tuple):
+        inner = ", ".join(show(part, digits, limit) for part in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    array = as_array(value)
+    if array is None or isinstance(value, bool):
+        return textwrap.shorten(repr(value), 60)
+    if array.size > limit:
+        return f"<{kind(value)[2:]} {array.shape}>"
+
+    def number(x):
+        return np.format_float_positional(x + 0.0, precision=digits, trim="-")
+
+    text = np.array2string(array, separator=", ", formatter={"float_kind": number})
+    return " ".join(text.split())
+
+
+def show_arguments(given):
+    """Names and arguments of a call: all their numbers, or their shapes if those are too many."""
+    limit, more = _SHOWN, ""
+    if count(given.values()) > limit:
+        limit, more = 1, "\nexamine(…) in place of check(…) returns these numbers as .arguments."
+    return ", ".join(f"{name} = {show(value, 7, limit)}" for name, value in given.items()) + more
+
+
+def count(arguments):
+    """How many numbers the arguments hold together."""
+    return sum(np.size(as_array(x)) for x in arguments)
+
+
+def show_both(want, got):
+    """Expected and actual result in short; of large arrays the number that is most wrong."""
+    one, other = as_array(want), as_array(got)
+    place, shapes = "", ("", "")
+    if one is not None and other is not None and one.shape != other.shape:
+        shapes = f" of shape {one.shape}", f" of shape {other.shape}"
+    elif one is not None and other is not None and one.size > 12:
+        with np.errstate(invalid="ignore"):
+            gaps = np.where(one == other, 0, np.nan_to_num(abs(one - other), nan=np.inf))
+        where = tuple(int(i) for i in np.unravel_index(np.argmax(gaps), one.shape))
+        want, got, place = one[where], other[where], f" at {list(where)}"
+    digits = 4 if show(want) != show(got) else 10
+    return show(want, digits) + place + shapes[0], show(got, digits) + shapes[1]
+
+
+def show_error(error):
+    """Type and message of an error in one short line."""
+    message = textwrap.shorten(" ".join(str(error).split()), 240)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def origin(error, candidate):
+    """A line that says where in the reader's own code an error came up, if it did there."""
+    code = _code(candidate)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if code and frame.filename == code.co_filename]
+    return f"\nIt comes from line {own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+def _code(function):
+    """The code that the reader wrote, below any decorator."""
+    return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+
+
+def _nodes(function):
+    """The syntax tree of the function that the reader wrote, or nothing without its source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    own = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda))
+    return [node for first in list(own)[:1] for node in ast.walk(first)]
+
+
+def _swallows(node):
+    """Does this except, or this suppress, take an AssertionError and end it?"""
+    caught = ""
+    if isinstance(node, ast.ExceptHandler):
+        again = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        caught = "" if again else ast.unparse(node.type or ast.Name("Exception"))
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+        caught = ast.unparse(node)
+    return any(name in caught for name in ("AssertionError", "Exception"))
+
+
+def _dtype(value):
+    return str(getattr(value, "dtype", "")).removeprefix("torch.")
+
+
+def _is_tensor(value):
+    return type(value).__module__.startswith("torch") and hasattr(value, "detach")
