@@ -64,9 +64,9 @@ def examined(name, answer):
 # ---------------------------------------------------------------------------- every exercise
 
 
-def test_every_exercise_of_both_chapters_has_answers_written_for_it():
+def test_every_exercise_of_every_chapter_has_answers_written_for_it():
     assert set(ANSWERS) == set(EXERCISES)
-    assert len(EXERCISES) == 10
+    assert len(EXERCISES) == 15
 
 
 @each_exercise
@@ -277,7 +277,7 @@ WORDS = {
     "type": (lambda x: right_softmax(x).tolist(), "expected a NumPy array, got a list"),
     "dtype": (
         lambda x: right_softmax(x).astype(np.float32),
-        "expected float64 or float128, got float32",
+        "the dtype is not. For the input 'one key' expected float64, got float32.",
     ),
     "wrong": (lambda x: right_softmax(x).round(2), "not on the list of known mistakes"),
 }
@@ -296,8 +296,8 @@ def test_generic_verdict_has_its_own_words(verdict):
 def test_result_of_another_kind_is_described():
     words = {
         "a tuple of 2 (a NumPy array, a NumPy array), not a NumPy array": lambda x: (x, x),
-        "a NumPy array of dtype complex128, not a NumPy array": lambda x: x * 1j,
-        "a NumPy array of dtype object, not a NumPy array": lambda x: np.array([None, *x.flat]),
+        "it returns a NumPy array of dtype complex128, not of floats.": lambda x: x * 1j,
+        "it returns a NumPy array of dtype object, not of floats.": lambda x: x.astype(object),
     }
     for text, answer in words.items():
         report = examine("softmax", answer)
@@ -397,7 +397,7 @@ def test_failure_shows_the_smallest_input_with_expected_and_actual_values():
     text = examine("softmax", lambda x: right_softmax(x) ** 2).text
     assert "(two keys): scores = [1, 2]" in text
     assert "expected [0.2689, 0.7311], got [0.0723, 0.5344]" in text
-    assert "17 of 21 inputs fail." in text
+    assert "20 of 24 inputs fail." in text
 
 
 def test_difference_behind_the_fourth_decimal_is_shown():
@@ -457,7 +457,7 @@ def test_mistake_that_also_overflows_keeps_its_name_and_hears_both():
 def test_overflow_alone_is_recognised_though_it_shows_on_few_inputs():
     report = examine("softmax", lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True))
     assert report.mistake == "no maximum subtracted"
-    assert "5 of 21 inputs fail." in report.text
+    assert "8 of 24 inputs fail." in report.text
 
 
 def test_finite_but_wrong_large_inputs_do_not_pass_for_an_overflow():
@@ -809,8 +809,62 @@ def test_weak_test_hears_what_it_lets_through_and_how_to_catch_one():
 
     verdict, text = verdict_and_words("softmax_test", values_between_0_and_1)
     assert verdict == "lets a fault through"
-    assert "It lets through 7 of 8 faults: softmax over the first axis" in text
-    assert "Give the function more than one row" in text
+    assert "It lets through 10 of 12 faults: softmax over the first axis" in text
+    assert "Most pass. Compare numbers, all of them, with a result that you know" in text
+
+    def right_but_for_large_scores(softmax):
+        lookup.only_small_of_three_axes(softmax)
+        assert np.allclose(softmax(lookup.APART), 1)
+
+    verdict, text = verdict_and_words("softmax_test", right_but_for_large_scores)
+    assert "It lets through 1 of 12 faults: the minimum subtracted." in text
+
+
+def test_test_that_compares_nothing_hears_no_advice_about_sizes():
+    verdict, text = verdict_and_words("attention_test", single_head.attention_between)
+    assert (verdict, "Most pass. Compare numbers" in text) == ("lets a fault through", True)
+    assert "width d_k" not in text
+
+
+@pytest.mark.parametrize("test", [lookup.expects_nan, lookup.expects_nan_in_one_line])
+def test_test_whose_own_expected_numbers_are_nan_hears_it(test):
+    verdict, text = verdict_and_words("softmax_test", test)
+    assert verdict == "rejects a right one"
+    assert "Your own expected numbers are NaN: your test computes inf / inf" in text
+
+
+def test_test_that_wants_every_weight_above_0_hears_that_tiny_ones_are_0():
+    verdict, text = verdict_and_words("softmax_test", lookup.demands_positive_weights_of_one_row)
+    assert verdict == "rejects a right one"
+    assert "very small weights round to 0" in text
+    assert "the result of a fault" not in text
+
+
+def test_test_of_attention_may_not_ask_for_more_than_arrays_of_one_sentence():
+    query, key, value = single_head.inputs(4, 4, 4, 4)
+    verdict, text = verdict_and_words(
+        "attention_test",
+        lambda attention: single_head.agrees_in_a_batch(attention, query, key, value),
+    )
+    assert verdict == "exception"
+    assert "with a right version, 'for arrays (L, d), (S, d), (S, v)'" in text
+
+
+def test_result_rounded_by_a_coarse_dtype_hears_of_its_dtype():
+    def half(query, keys, values):
+        return (values[(query @ keys.T).argmax(-1)] * 1.01).astype(np.float16)
+
+    report = examine("nearest_fault", half)
+    assert report.verdict == "dtype"
+    assert "its dtype is coarse (expected float64, got float16)" in " ".join(report.text.split())
+
+
+def test_plain_case_is_shown_before_odd_ones():
+    text = examine("soft_lookup", lambda query, keys, values, temperature=1.0: (
+        right_softmax(query @ keys.T) @ values
+    )).text  # fmt: skip
+    text = " ".join(text.split())
+    assert "(temperature 2): query = [1, 0], keys = [[1, 0], [0, 1]], values" in text
 
 
 def test_every_fault_is_faulty_and_can_be_caught_alone():
@@ -846,10 +900,11 @@ def test_fault_that_only_some_answers_catch_does_not_count_in_a_diagnosis():
 def test_check_prints_the_text_and_returns_nothing(capsys):
     assert check("softmax", right_softmax) is None
     assert capsys.readouterr().out == (
-        "softmax: correct. 21 inputs tried, among them one key, two keys, ties, integer scores, a\n"
+        "softmax: correct. 24 inputs tried, among them one key, two keys, ties, integer scores, a\n"
         "  column, as many rows as keys, random scores, two rows, float32, four axes, three axes,\n"
-        "  large scores (overflow), very negative scores, large last score, large first score,\n"
-        "  rows far apart.\n"
+        "  large scores (overflow), very negative scores, large last score, very negative\n"
+        "  float32, only the sum overflows, float32 (overflow), large first score, rows far\n"
+        "  apart.\n"
     )
 
 

@@ -12,15 +12,16 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
+from textwrap import fill
 
-from attention_lib.checks.engine import Report
-from attention_lib.checks.values import wrap
+from attention_lib.checks.engine import NOT_STARTED, Report
+from attention_lib.checks.values import has_assert, is_stub
 
 __all__ = ["CHAPTERS", "Report", "check", "examine", "hint"]
 
 # In reading order: they load one by one until the name is found, so that an exercise of a NumPy
 # chapter never loads torch.
-CHAPTERS = ("lookup", "single_head")
+CHAPTERS = ("lookup", "single_head", "scaling")
 
 
 def check(name, candidate):
@@ -52,9 +53,9 @@ def hint(name, step=1):
     """
     hints = _find(name).hints
     if step in range(1, len(hints) + 1):
-        print(wrap(f"{name}, hint {step} of {len(hints)}: {hints[step - 1]}"))
+        print(_wrap(f"{name}, hint {step} of {len(hints)}: {hints[step - 1]}"))
     else:
-        print(wrap(f"{name} has {len(hints)} hints, from 1 to {len(hints)}: there is no {step}."))
+        print(_wrap(f"{name} has {len(hints)} hints, from 1 to {len(hints)}: there is no {step}."))
 
 
 def examine(name, candidate):
@@ -65,13 +66,19 @@ def examine(name, candidate):
     """
     exercise = _find(name)
     with redirect_stdout(StringIO()) as printed:
-        report = exercise.examine(candidate)
+        idle = is_stub(candidate) and not has_assert(candidate)
+        report = NOT_STARTED if idle else exercise.examine(candidate)
     lines = [f"{name}: {report.text}"]
     if printed.getvalue():
         lines.append("It runs on many inputs here, so what it prints is not shown.")
     if report.verdict != "correct":
         lines.append(f'hint("{name}") gives the first of {len(exercise.hints)} hints.')
-    return replace(report, text=wrap("\n".join(lines)))
+    return replace(report, text=_wrap("\n".join(lines)))
+
+
+def _wrap(text):
+    lines = (fill(x, 88, subsequent_indent="  ", break_on_hyphens=False) for x in text.splitlines())
+    return "\n".join(lines)
 
 
 def _find(name):

@@ -98,6 +98,9 @@ def _softmax_cases():
     yield Case("large first score", np.array([2000.0, 0.0, 0.0, 0.0]), extreme=True)
     rows_apart = np.array([[0.0, 1.0], [-2000.0, -2001.0]])
     yield Case("rows far apart", rows_apart, extreme=True)
+    yield Case("float32 (overflow)", np.array([90.0, 89.0, 0.0], dtype=np.float32), extreme=True)
+    yield Case("very negative float32", np.array([-110.0, -110.0], dtype=np.float32), extreme=True)
+    yield Case("only the sum overflows", np.array([709.5, 709.5]), extreme=True)
 
 
 def _exp(x):
@@ -125,6 +128,43 @@ def _shifted(shift):
     return lambda x: _unstable(x - shift(x))
 
 
+SHIFTS = (
+    lambda x: x.min(axis=-1, keepdims=True),
+    lambda x: x.mean(axis=-1, keepdims=True),
+    lambda x: np.median(x, axis=-1, keepdims=True),
+    lambda x: x[..., :1],
+    lambda x: x[..., -1:],
+    lambda x: np.abs(x).max(axis=-1, keepdims=True),
+    lambda x: x.sum(axis=-1, keepdims=True),
+    lambda x: 100,
+    lambda x: x.min(),
+    lambda x: x.mean(),
+)
+
+
+def _in_float64(function):
+    return lambda x: function(x.astype(float))
+
+
+def _repaired(naive):
+    """Answers that compute the naive formula first and look for NaN afterwards."""
+    yield lambda x: np.nan_to_num(naive(x))
+    yield lambda x: np.nan_to_num(naive(x), nan=1)
+    yield lambda x: np.nan_to_num(naive(x), nan=1 / x.shape[-1])
+    yield lambda x: np.nan_to_num(np.exp(x)) / np.nan_to_num(np.exp(x).sum(-1, keepdims=True))
+    yield lambda x: softmax(x) if np.isnan(naive(x)).any() else naive(x)
+
+
+def _clipped(bound, normalise, least=True):
+    """A softmax of scores that are cut off at a bound, on both sides or above only."""
+    return lambda x: normalise(np.clip(x, -bound if least else None, bound))
+
+
+def _above(limit, size=lambda x: np.abs(x).max()):
+    """A softmax that is stable for large scores only."""
+    return lambda x: softmax(x) if size(x) > limit else _unstable(x)
+
+
 def _with_epsilon(epsilon):
     return lambda x: _exp(x) / (_exp(x).sum(axis=-1, keepdims=True) + epsilon)
 
@@ -142,6 +182,7 @@ OVERFLOW = Mistake(
     "take from every score of a row so that none is left above 0?",
     _unstable,
     lambda x: np.exp(x - np.log(np.exp(x).sum(axis=-1, keepdims=True))),
+    lambda x: _unstable(x.astype(float)),
 )
 FIRST_AXIS = Mistake(
     "softmax over the first axis",
@@ -161,6 +202,7 @@ NOT_DIVIDED = Mistake(
     "shares of a whole?",
     _exp,
     np.exp,
+    lambda x: np.exp(x.astype(float)),
 )
 HARD_ARGMAX = Mistake(
     "argmax in place of softmax",
@@ -188,16 +230,34 @@ my_softmax = WriteFunction(
             "another number than the maximum subtracted",
             "A score far above that number still overflows, and scores far below it can make all "
             "exponentials 0. With the maximum of the row the largest exponential is exactly 1.",
-            _shifted(lambda x: x.min(axis=-1, keepdims=True)),
-            _shifted(lambda x: x.mean(axis=-1, keepdims=True)),
-            _shifted(lambda x: np.median(x, axis=-1, keepdims=True)),
-            _shifted(lambda x: x[..., :1]),
-            _shifted(lambda x: x[..., -1:]),
-            _shifted(lambda x: np.abs(x).max(axis=-1, keepdims=True)),
-            _shifted(lambda x: x.sum(axis=-1, keepdims=True)),
-            _shifted(lambda x: 100),
-            _shifted(lambda x: x.min()),
-            _shifted(lambda x: x.mean()),
+            *map(_shifted, SHIFTS),
+            *(_in_float64(_shifted(shift)) for shift in SHIFTS),
+        ),
+        Mistake(
+            "the maximum subtracted for large scores only",
+            "float32 overflows above 88 already, and a sum can overflow where none of its terms "
+            "does. Subtract each row's maximum always: it changes no weight.",
+            *map(_above, (700, 709, 500, 300)),
+            *(_above(limit, np.max) for limit in (700, 709, 500, 300)),
+        ),
+        Mistake(
+            "scores clipped",
+            "Scores beyond the bound become equal, so their weights do, too: [1000, 999] has the "
+            "weights [0.73, 0.27], not [0.5, 0.5]. Subtract each row's maximum instead.",
+            *(
+                _clipped(bound, normalise, least)
+                for bound in (10, 20, 50, 80, 88, 100, 300, 500, 700, 709)
+                for normalise in (softmax, _unstable, _in_float64(_unstable))
+                for least in (True, False)
+            ),
+        ),
+        Mistake(
+            "NaN repaired after the overflow",
+            "By then the numbers are lost. And an overflow need not show as NaN: for [709.5, "
+            "709.5] only the sum is inf, and both weights are 0. Subtract each row's maximum "
+            "first, and there is nothing to repair.",
+            *_repaired(_unstable),
+            *_repaired(_in_float64(_unstable)),
         ),
         Mistake(
             "a small number added to the sum",
@@ -309,6 +369,7 @@ def _lookup_cases():
     keys = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
     yield Case("one key", np.array([1.0]), np.array([[2.0]]), np.array([5.0]))
     yield Case("two keys", np.array([1.0, 0.0]), np.eye(2), prices[:2])
+    yield Case("temperature 2", np.array([1.0, 0.0]), np.eye(2), prices[:2], temperature=2.0)
     yield Case("ties", np.array([1.0, 1.0]), np.eye(2), prices[:2])
     yield Case("rows as values", np.array([1.0, -0.5]), keys, rows)
     yield Case("several queries", np.array([[1.0, -0.5], [0.0, 1.0]]), keys, prices)
@@ -316,9 +377,9 @@ def _lookup_cases():
     yield Case("temperature 0.1", np.array([0.3, 0.2]), keys, prices, 0.1)
     yield Case("temperature 10", np.array([3.0, 2.0]), keys, prices, temperature=10.0)
     yield Case("temperature 1000", np.array([30.0, 20.0]), keys, prices, temperature=1000.0)
-    near = np.array([[1.0], [1.1]]), prices[:2]  # near scores stay soft at a low temperature
-    yield Case("near scores at a low temperature", np.array([0.01]), *near, temperature=0.001)
-    yield Case("near scores at a lower one", np.array([0.0001]), *near, temperature=0.00001)
+    near = np.array([[1.0, 0.0], [1.1, 0.0]]), prices[:2]  # they stay soft at a low temperature
+    yield Case("near scores at a low temperature", np.array([0.01, 0.0]), *near, temperature=1e-3)
+    yield Case("near scores at a lower one", np.array([0.0001, 0.0]), *near, temperature=1e-5)
     square = rng.normal(size=(3, 3, 3)).round(1)
     yield Case("as many queries as keys", *square)
     yield Case("float32", *(x.astype(np.float32) for x in square), 0.5)
@@ -369,7 +430,9 @@ my_soft_lookup = WriteFunction(
         ),
         Mistake(
             "temperature ignored",
-            "The result is right at temperature 1 and does not move when the temperature does.",
+            "The result is right at temperature 1 and does not move when the temperature does. If "
+            "you divide weights or exponentials by it and then by their sum, it cancels: divide "
+            "the scores.",
             _lookup(lambda s, t: softmax(s)),
         ),
         Mistake(
@@ -516,8 +579,11 @@ def _nearest_cases():
         "more queries than keys", np.array([[0.0, 1], [2, 0], [1, 0]]), np.eye(2), prices[1:]
     )
     yield Case("ties", np.array([[1.0, 1.0], [2.0, 2.0]]), np.eye(2), prices[:2])
-    close = np.array([[1.0, 0.0], [1.001, 0.0]])
+    close = np.array([[1.0, 0.0], [1.000001, 0.0]])
     yield Case("nearly equal scores", np.array([[1.0, 0.0]]), close, prices[:2])
+    low = np.array([[-100000.0, 0.0]]), np.array([[200000.0, 0.0], [100000.0, 0.0]])
+    yield Case("scores far below 0", *low, prices[:2], extreme=True)
+    yield Case("two negative scores", np.array([[-2.0, -1.0]]), np.eye(2), prices[:2])
     yield Case("only negative scores", np.array([[-2.0, -1.0]]), keys, prices)
     yield Case("as many queries as keys", np.array([[2.0, 0], [0, 3], [-1, -2]]), keys, prices)
     yield Case(
@@ -526,6 +592,9 @@ def _nearest_cases():
     for q, k, d, v in (3, 3, 2, 3), (2, 5, 3, 2), (6, 4, 2, 1), (4, 4, 4, 4):
         shapes = (q, d), (k, d), (k, v)
         yield Case("random tables", *(rng.normal(size=shape).round(1) for shape in shapes))
+    # from 17 numbers on, a sort that is not stable may put a later one of equal scores first
+    tied = np.where(np.arange(20) < 10, 1.0, 2.0)[:, None]
+    yield Case("many tied keys", np.array([[1.0]]), tied, np.arange(20.0))
     # the faulty version can do this; an answer that cannot may have another fault besides
     yield Case("a query of shape (d,)", np.array([1.0, 3.0]), keys[:2], prices[:2], extreme=True)
     shapes = (4, 3), (3, 3), (3,)
@@ -536,6 +605,22 @@ def _nearest_cases():
 def _last_argmax(scores):
     return scores.shape[-1] - 1 - scores[..., ::-1].argmax(axis=-1)
 
+
+def _nearly_largest(scores):
+    return np.isclose(scores, scores.max(axis=-1, keepdims=True)).astype(float)
+
+
+def _search_from(start):
+    """A loop that keeps the best score so far, from a start that may be too high."""
+
+    def lookup(query, keys, values):
+        scores = query @ keys.T
+        return values[np.where(scores.max(axis=-1) > start, scores.argmax(axis=-1), 0)]
+
+    return lookup
+
+
+LOW = 1, 0.1, 0.01, 0.001, 1e-4, 1e-5, 1e-6  # temperatures
 
 nearest = WriteFunction(
     reference=lambda query, keys, values: nearest_lookup(query, keys, values),
@@ -549,7 +634,7 @@ nearest = WriteFunction(
         ),
         Mistake(
             "argmin in place of argmax",
-            "A dot product is a similarity: the nearest key has the largest one. "
+            "The dot product is a similarity, and this lookup wants the key with the largest one. "
             "Distances are what one minimises.",
             lambda q, k, v: v[(q @ k.T).argmin(axis=-1)],
         ),
@@ -583,7 +668,7 @@ nearest = WriteFunction(
         Mistake(
             "smallest distance",
             "This key is the nearest by distance. The best key here is the one with the largest "
-            "dot product; the two agree only if all keys have the same length.",
+            "dot product; the two are sure to agree only if all keys have the same length.",
             lambda q, k, v: v[_distance(q, k).argmin(axis=-1)],
         ),
         Mistake(
@@ -602,18 +687,30 @@ nearest = WriteFunction(
             "Where several keys have the largest score, the result is the sum of their values. Of "
             "equal scores the first key alone must win, as in np.argmax.",
             lambda q, k, v: _all_largest(q @ k.T) @ v,
+            lambda q, k, v: _nearly_largest(q @ k.T) @ v,
+        ),
+        Mistake(
+            "nearly equal scores taken for equal",
+            "Scores that differ by a millionth are rounded to the same number here, so the first "
+            "of them wins. Compare the scores as they are.",
+            lambda q, k, v: v[_nearly_largest(q @ k.T).argmax(axis=-1)],
+            *(
+                lambda q, k, v, _digits=digits: v[(q @ k.T).round(_digits).argmax(axis=-1)]
+                for digits in range(1, 6)
+            ),
         ),
         Mistake(
             "mean of tied values",
             "Where several keys have the largest score, the result is the mean of their values, as "
             "in a soft lookup near temperature 0. Here the first key alone must win.",
             lambda q, k, v: _normal(_all_largest(q @ k.T)) @ v,
+            lambda q, k, v: _normal(_nearly_largest(q @ k.T)) @ v,
         ),
         Mistake(
-            "a search that starts at score 0",
-            "Where all scores of a query are negative none of them is larger than 0, so the first "
+            "a search that starts at 0 or another fixed score",
+            "Where all scores of a query lie below that start none of them is larger, so the first "
             "key stays. Start with the score of the first key, or with minus infinity.",
-            lambda q, k, v: v[np.where((q @ k.T).max(-1) > 0, (q @ k.T).argmax(-1), 0)],
+            *map(_search_from, (0, -1, -2, -5, -10, -100, -1e9)),
         ),
         Mistake(
             "right for several queries, not for one",
@@ -625,7 +722,7 @@ nearest = WriteFunction(
             "softmax in place of argmax",
             "This is a soft lookup: an average of all values, also at a low temperature. Here "
             "one stored value is asked for.",
-            *(lambda q, k, v, _t=t: softmax(q @ k.T / _t) @ v for t in (1, 0.1, 0.01, 0.001)),
+            *(lambda q, k, v, _t=t: softmax(q @ k.T / _t) @ v for t in LOW),
         ),
     ),
     hints=(
@@ -640,12 +737,16 @@ nearest = WriteFunction(
 
 def _formula(x):
     """The formula as it stands, where it does not overflow."""
-    return _unstable(x) if np.abs(x).max() < 700 else softmax(x)
+    return _unstable(x) if np.abs(x).max() < 80 else softmax(x)
 
 
 def _last_digits(x):
     """A right softmax whose last digits differ from those of the others."""
     return _normal(_exp(x)) * (1 - 1e-15)
+
+
+def _first_weight_nan(x):
+    return np.where(np.arange(x.shape[-1]) == 0, np.nan, softmax(x))
 
 
 def _by_logarithm(x):
@@ -668,6 +769,8 @@ def _fault(mistake, help):
     return Mistake(mistake.name, help, _takes_lists(mistake.answers[0]))
 
 
+CUBE = np.array([[[1.0, 2.0], [4.0, 0.5]], [[0.0, 1.0], [-1.0, 3.0]]])
+TOP, FAR = np.array([1000.0, 1000.0]), np.array([[1000.0, 999.0], [-1000.0, -1002.0]])
 FLAT, ROWS = np.array([1.0, 2.0, 4.0]), np.array([[1.0, 2.0, 4.0], [0.5, 0.0, -1.0]])
 LARGE, SATURATED = np.array([1000.0, 999.0, 0.0]), np.array([1000.0, 0.0, -500.0])
 
@@ -682,6 +785,16 @@ def _test_values(*inputs):
     def test(function):
         for scores in inputs:
             _assert_close(function(scores), softmax(scores))
+
+    return test
+
+
+def _nothing_above(*inputs):
+    """A test that looks for a large difference, and finds none beside NaN."""
+
+    def test(function):
+        for scores in inputs:
+            assert not np.abs(np.asarray(function(scores)) - softmax(scores)).max() > 1e-6
 
     return test
 
@@ -759,6 +872,35 @@ softmax_test = CatchFaults(
             "different weights, and compare all of them.",
             _takes_lists(lambda x: softmax(x.reshape(-1, x.shape[-1])[0])),
         ),
+        Mistake(
+            "one maximum for the whole array",
+            "Use two rows far apart, as 1000 and -1000: the lower one must not become 0 / 0.",
+            _takes_lists(lambda x: _normal(np.exp(x - x.max()))),
+        ),
+        Mistake(
+            "the minimum subtracted",
+            "Use a row with a score of 1000 beside scores of 0.",
+            _takes_lists(_shifted(lambda x: x.min(axis=-1, keepdims=True))),
+        ),
+        Mistake(
+            "last axis taken as axis 1",
+            "It is right for one and two axes. Give the function three.",
+            _takes_lists(lambda x: softmax(x, axis=min(1, x.ndim - 1))),
+        ),
+        Mistake(
+            "NaN for one weight",
+            "No comparison with NaN is true. Demand that differences are small, as np.allclose "
+            "does, not that none is large.",
+            _takes_lists(_first_weight_nan),
+        ),
+    ),
+    nearly=(
+        Mistake(
+            "tiny weights kept above 0",
+            "It rejects every right version: in floating point very small weights round to 0, as "
+            "exp(-2000) does.",
+            _takes_lists(lambda x: np.maximum(softmax(x), 1e-300)),
+        ),
     ),
     mistakes=(
         Mistake(
@@ -766,17 +908,21 @@ softmax_test = CatchFaults(
             "Every fault passes: what stands in the assert holds for any of these functions, as "
             "for a result that is compared with itself. Compare it with numbers that you know.",
             _test_itself(FLAT),
+            _test_shape(FLAT),
         ),
         Mistake(
             "nothing but NaN is noticed",
             "The overflow is caught, no wrong number is. A result compared with itself, or "
             "only asked whether it is finite, can be any number. Compare it with known ones.",
             _test_itself(FLAT, LARGE),
+            _test_itself(TOP),
+            _test_itself(FAR),
         ),
         Mistake(
             "only the shape",
             "Every faulty softmax that keeps the shape passes. The test must look at numbers.",
             _test_shape(ROWS),
+            _test_shape(CUBE),
         ),
         Mistake(
             "only that the weights add to 1",
@@ -787,12 +933,22 @@ softmax_test = CatchFaults(
             _test_sums(FLAT),
             _test_sums(FLAT, LARGE),
             _test_sums_row_by_row(ROWS),
+            _test_sums(ROWS, FAR, CUBE),
+        ),
+        Mistake(
+            "NaN passes",
+            "Every comparison with NaN is false, so not (difference > limit) is true for NaN. "
+            "Write assert (difference < limit).all(), or use np.allclose.",
+            _nothing_above(ROWS),
+            _nothing_above(ROWS, LARGE, FAR, CUBE),
+            _nothing_above(ROWS, LARGE, FAR, TOP),
         ),
         Mistake(
             "only one row",
             "In one row the last axis, the first axis and all entries are the same thing. "
             "Give the function at least two rows, too.",
             _test_values(FLAT, LARGE),
+            _test_values(FLAT, TOP),
         ),
         Mistake(
             "only one row of small scores",
@@ -803,12 +959,35 @@ softmax_test = CatchFaults(
             "only small scores",
             "The axis is tested, the overflow is not: np.exp(1000) is inf. Add large scores.",
             _test_values(ROWS),
+            _test_values(ROWS, CUBE),
+        ),
+        Mistake(
+            "no rows far apart",
+            "One maximum for the whole array passes: then a row far below the others has "
+            "exponentials of 0 only. Add rows such as [1000, 1000] and [-1000, -1000].",
+            _test_values(ROWS, TOP),
+            _test_values(ROWS, LARGE),
+            _test_values(ROWS, LARGE, CUBE),
+        ),
+        Mistake(
+            "no large score beside small ones",
+            "Any number near the scores of a row can be subtracted, as the minimum, and nobody "
+            "notices. Add a row such as [0, 0, 1000].",
+            _test_values(ROWS, FAR),
+            _test_values(ROWS, FAR, CUBE),
+        ),
+        Mistake(
+            "no input with three axes",
+            "A function that takes axis 1 for the last axis is right for one and two axes. Add an "
+            "input of three axes, as scores[None].",
+            _test_values(ROWS, FAR, LARGE),
         ),
         Mistake(
             "only scores so far apart that the softmax is one-hot",
             "Such weights are 1 and 0, whatever happens to them: argmax passes, and so does a "
             "softmax that is never divided by its sum. Add scores that lie close together.",
             _test_values(SATURATED),
+            _test_values(np.array([SATURATED])),
         ),
         Mistake(
             "only which weight is the largest",
@@ -822,9 +1001,11 @@ softmax_test = CatchFaults(
     ),
     hints=(
         "Choose an input whose softmax you can compute by hand, and compare with np.allclose.",
-        "One input is not enough: use two rows for the axis and large scores for the overflow.",
-        "softmax of [0, log(3)] is [1/4, 3/4]; of [1000, 1000] it is [1/2, 1/2]. Put such rows "
-        "below each other, and put assert before each comparison.",
+        "One input is not enough: use two rows for the axis, the same with a third axis, and large "
+        "scores for the overflow, in rows far apart and beside small ones.",
+        "softmax of [0, log(3)] is [1/4, 3/4]; of [1000, 1000] it is [1/2, 1/2], of [0, 1000] it "
+        "is [0, 1]. Put such rows below each other, with a third axis (scores[None]), and put "
+        "assert before each comparison.",
     ),
 )
 

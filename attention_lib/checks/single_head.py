@@ -169,11 +169,14 @@ row_output = WriteFunction(
             lambda w, v: (w[:, None] * v).sum(axis=1),
         ),
         Mistake(
-            "outer product",
+            "a column times a row, the outer product",
             "Everything is multiplied with everything. One word's output needs each weight with "
-            "its own value only.",
+            "its own value only: a row of weights times a column of values.",
             np.outer,
+            lambda w, v: np.outer(v, w),
             lambda w, v: w[:, None, None] * v,
+            lambda w, v: v[..., None] * w,
+            lambda w, v: v[:, None] * w[:, None],
         ),
         Mistake(
             "one word alone",
@@ -231,6 +234,8 @@ def _sentences():
         "two words", np.array([[1.0, 0], [2, 1]]), eye, 2 * eye, np.array([[1.0, 2], [0, 1]])
     )
     yield Case("equal words", np.ones((2, 2)), eye, eye, np.array([[1.0, 2], [3, 1], [0, 1]]))
+    beyond = np.array([[10.0, 0.0], [10.0, 2.0], [9.0, 4.0]])
+    yield Case("scores beyond 50", beyond, eye, eye, eye)
     sizes = {
         (3, 4, 2, 5): "d_v larger than d_k",
         (5, 3, 4, 2): "d_v smaller than d_k",
@@ -246,6 +251,8 @@ def _sentences():
         yield Case(label, *(rng.normal(size=(width, embed_dim)).round(1) for width in widths))
     single = (rng.normal(size=(width, 4)).round(1) for width in (3, 2, 2, 3))
     yield Case("float32", *(x.astype(np.float32) for x in single))
+    apart = np.array([[40.0, 0.0], [40.0, 1.0], [1.0, 0.0]])
+    yield Case("scores beyond 700", apart, eye, eye, eye, extreme=True)
     words, *projections = (rng.normal(size=(2, 2)).round(1) for _ in range(4))
     yield Case("large inputs (overflow)", (100 * words).round(), *projections, extreme=True)
 
@@ -286,6 +293,16 @@ NO_KEEPDIMS = (
     lambda s: np.exp(s - s.max()) / np.exp(s - s.max()).sum(-1),
     lambda s: np.exp(s - s.max(-1)) / np.exp(s - s.max(-1)).sum(-1, keepdims=True),
 )
+
+
+def _not_itself(scores):
+    """A softmax over all words but the one that asks."""
+    return softmax(np.where(np.eye(*scores.shape[-2:], dtype=bool), -np.inf, scores))
+
+
+def _one_query(row):
+    """The weights of one word for all words."""
+    return lambda scores: np.broadcast_to(softmax(scores[row]), scores.shape)
 
 
 def _equal(scores):
@@ -446,6 +463,27 @@ self_attention = WriteFunction(
             partial(_head, weights=_causal),
         ),
         Mistake(
+            "a word does not see itself",
+            "The scores on the diagonal are left out. A word that asks is one of the words that "
+            "are asked.",
+            partial(_head, weights=_not_itself),
+            partial(_head, weights=lambda s: np.where(len(s) == 1, np.nan, _not_itself(s))),
+            partial(_head, weights=lambda s: _unstable(s - np.diag([np.inf] * len(s)))),
+        ),
+        Mistake(
+            "one query for all words",
+            "All outputs are the same: one word has asked for all of them. Every word asks its own "
+            "query, so that every output is its own.",
+            *(partial(_head, weights=_one_query(row)) for row in (0, -1)),
+            *(lambda x, q, k, v, _i=row: _head(x, q, k, v)[_i] for row in (0, -1)),
+        ),
+        Mistake(
+            "output transposed",
+            "The numbers are right, and they stand across: row i must be the output of word i, "
+            "shape (L, d_v).",
+            lambda x, q, k, v: _head(x, q, k, v).T,
+        ),
+        Mistake(
             "argmax in place of softmax",
             "Each word takes the value of one word alone. All words count, each by its weight.",
             partial(_head, weights=_one_hot),
@@ -466,6 +504,12 @@ self_attention = WriteFunction(
             "For large scores np.exp overflows and the result is NaN. Use the stable softmax of "
             "chapter 1.",
             partial(_head, weights=_unstable),
+        ),
+        Mistake(
+            "one maximum for the whole table of scores",
+            "In a row far below the largest score all exponentials are 0, and 0 / 0 is NaN. "
+            "Subtract each row's maximum: axis=-1, keepdims=True.",
+            partial(_head, weights=lambda s: _unstable(s - s.max())),
         ),
     ),
     hints=(
@@ -509,13 +553,13 @@ def _packed_cases():
 def _packed(
     inputs, w, w_out, b, b_out, *,
     order=(0, 1, 2), split=lambda packed: np.split(packed, 3, axis=-1), axis=-1,
-    scale=lambda embed: embed**-0.5, weights=softmax, into=lambda x: x.swapaxes(0, 1),
+    scale=lambda embed, length: embed**-0.5, weights=softmax, into=lambda x: x.swapaxes(0, 1),
     back=lambda x, shape: x.swapaxes(0, 1),
 ):  # fmt: skip
     """`numpy_attention` with one choice for each step that can go wrong."""
     packed = split(inputs @ w.T + b)
     query, key, value = (into(packed[i]) for i in order)
-    scores = query @ key.swapaxes(-2, -1) * scale(inputs.shape[-1])
+    scores = query @ key.swapaxes(-2, -1) * scale(inputs.shape[-1], len(inputs))
     output = weights(scores, axis=axis) @ value
     return back(output, inputs.shape) @ w_out.T + b_out
 
@@ -537,6 +581,21 @@ def _no_out_projection(inputs, w, w_out, b, b_out):
     return _packed(inputs, w, np.eye(len(w_out)), b, b_out)
 
 
+def _some_biases(of_queries, of_values):
+    """The bias of the keys does not matter: the softmax does not see it."""
+
+    def attend(inputs, w, w_out, b, b_out):
+        return _packed(
+            inputs, w, w_out, b * np.repeat([of_queries, 0, of_values], len(w_out)), b_out
+        )
+
+    return attend
+
+
+def _one_bias(inputs, w, w_out, b, b_out, *, block):
+    return _packed(inputs, w, w_out, np.tile(np.split(b, 3)[block], 3), b_out)
+
+
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
 
 packed_fault = WriteFunction(
@@ -556,6 +615,24 @@ packed_fault = WriteFunction(
             "The output bias is there. in_proj_bias is still missing: 3 * embed numbers, added to "
             "the packed projection.",
             lambda x, w, wo, b, bo: _packed(x, w, wo, 0, bo),
+        ),
+        Mistake(
+            "bias of the values left out",
+            "The last block of in_proj_bias belongs to the values. All 3 * embed numbers are "
+            "added, one block each to queries, keys and values.",
+            _some_biases(1, 0),
+        ),
+        Mistake(
+            "bias of the queries left out",
+            "The first block of in_proj_bias belongs to the queries. All 3 * embed numbers are "
+            "added, one block each to queries, keys and values.",
+            _some_biases(0, 1),
+        ),
+        Mistake(
+            "one block of the bias for queries, keys and values",
+            "in_proj_bias has three blocks of embed numbers: the first for the queries, the second "
+            "for the keys, the third for the values.",
+            *(partial(_one_bias, block=block) for block in range(3)),
         ),
         Mistake(
             "bias of the output projection left out",
@@ -629,17 +706,22 @@ packed_fault = WriteFunction(
         Mistake(
             "no scale",
             "The scores are not divided by the root of the width of a query, here embed.",
-            partial(_packed, scale=lambda embed: 1),
+            partial(_packed, scale=lambda embed, length: 1),
         ),
         Mistake(
             "scale of the packed width",
             "in_proj_weight has 3 * embed rows, but one query is only embed wide.",
-            partial(_packed, scale=lambda embed: (3 * embed) ** -0.5),
+            partial(_packed, scale=lambda embed, length: (3 * embed) ** -0.5),
         ),
         Mistake(
             "divided by the width, not by its root",
             "The scores come out too small, and the weights too even. It is the root.",
-            partial(_packed, scale=lambda embed: 1 / embed),
+            partial(_packed, scale=lambda embed, length: 1 / embed),
+        ),
+        Mistake(
+            "divided by the root of the sequence length",
+            "The length is the number of keys. The scale comes from the width of one query, embed.",
+            partial(_packed, scale=lambda embed, length: length**-0.5),
         ),
         Mistake(
             "no maximum subtracted",
@@ -688,6 +770,13 @@ def _attend_by_torch(query, key, value):
     return torch.nn.functional.scaled_dot_product_attention(*tensors).numpy()
 
 
+def _attend_to_arrays(query, key, value):
+    """The same for one sentence of arrays, as the exercise describes them, and nothing else."""
+    (_, width), (_, _) = query.shape, key.shape
+    with np.errstate(all="ignore"):
+        return softmax(query @ key.T / math.sqrt(width)) @ value
+
+
 def _transposed(scores):
     return softmax(scores).swapaxes(-2, -1)
 
@@ -721,6 +810,18 @@ def _forgets(*place):
     return attend
 
 
+def _swapped_if_it_fits(query, key, value):
+    """Queries and keys swapped, where both have as many rows."""
+    same = np.shape(query) == np.shape(key)
+    return _attend(key, query, value) if same else _attend(query, key, value)
+
+
+def _row_of_nan(query, key, value):
+    output = _attend(query, key, value)
+    output[..., output.shape[-2] // 2, :] = np.nan
+    return output
+
+
 def _qkv(length, keys, d_k, d_v):
     rng = np.random.default_rng(7)
     return tuple(rng.normal(size=s) for s in ((length, d_k), (keys, d_k), (keys, d_v)))
@@ -746,6 +847,27 @@ def _compare_with_itself(*inputs):
     return lambda attention: np.testing.assert_allclose(attention(*inputs), attention(*inputs))
 
 
+def _compare_without_nan(*inputs):
+    def test(attention):
+        np.testing.assert_allclose(attention(*inputs), attention(*inputs), equal_nan=False)
+
+    return test
+
+
+def _nothing_above(*inputs):
+    """A test that looks for a large difference, and finds none beside NaN."""
+
+    def test(attention):
+        for arrays in inputs:
+            assert not np.abs(np.asarray(attention(*arrays)) - _attend(*arrays)).max() > 1e-6
+
+    return test
+
+
+def _mean_of_rows(output):
+    return output.mean(axis=0)
+
+
 def _constant_values(query, key, value):
     return _compare((query, key, np.ones_like(value)))
 
@@ -755,6 +877,7 @@ attention_test = CatchFaults(
         "in NumPy": _attend,
         "PyTorch's": _attend_by_torch,
         "with einsum, divided at the end": _attend_by_einsum,
+        "for arrays (L, d), (S, d), (S, v)": _attend_to_arrays,
     },
     faults=(
         Mistake(
@@ -835,15 +958,32 @@ attention_test = CatchFaults(
             "several columns.",
             _cut,
         ),
+        Mistake(
+            "queries and keys swapped",
+            "It is wrong for as many queries as keys only. Add such a case.",
+            _swapped_if_it_fits,
+        ),
+        Mistake(
+            "rows in the reverse order",
+            "All numbers are there, at wrong places. Compare row by row, for several queries.",
+            lambda query, key, value: _attend(query, key, value)[..., ::-1, :],
+        ),
+        Mistake(
+            "NaN in one row",
+            "No comparison with NaN is true. Demand that differences are small, as np.allclose "
+            "does, not that none is large.",
+            _row_of_nan,
+        ),
     ),
     mistakes=(
         Mistake(
             "an assertion that no fault breaks",
-            "What the test asserts holds for any of these functions, as the shape does, or a "
-            "result that is compared with itself. Compare it with numbers that you worked out "
-            "another way.",
+            "What the test asserts holds for any of these functions, as the shape does, zeros for "
+            "values of 0, or a result that is compared with itself. Compare it with numbers that "
+            "you worked out another way.",
             _compare_with_itself(*SENTENCE),
             _compare_with_itself(*USUAL),
+            _compare_without_nan(*USUAL),
         ),
         Mistake(
             "inputs so large that the softmax is one-hot",
@@ -854,6 +994,7 @@ attention_test = CatchFaults(
             _compare(tuple(100 * x for x in USUAL)),
             _compare(tuple(100 * x for x in USUAL), tuple(100 * x for x in SQUARE)),
             _compare((100 * USUAL[0], 100 * USUAL[1], USUAL[2])),
+            _compare(tuple(100 * x for x in SENTENCE)),
             _compare(tuple(100 * x for x in _qkv(5, 7, 4, 2))),
         ),
         Mistake(
@@ -867,12 +1008,27 @@ attention_test = CatchFaults(
             "d_v equal to d_k",
             "A scale that takes the width of the values passes. Give d_k and d_v different sizes.",
             _compare(_qkv(4, 5, 3, 3)),
+            _compare(_qkv(4, 5, 3, 3), _qkv(5, 5, 3, 3)),
         ),
         Mistake(
             "all sizes equal",
             "A scale that takes the width of the values or the number of keys passes, and so does "
             "a loop over the wrong axis. Make all sizes different, in one case at least.",
             _compare(SQUARE),
+        ),
+        Mistake(
+            "no case with as many queries as keys",
+            "With another number of queries than keys, swapping them raises an error. With as many "
+            "it is silent. Add a case of as many queries as keys.",
+            _compare(USUAL),
+        ),
+        Mistake(
+            "NaN passes",
+            "Every comparison with NaN is false, so not (difference > limit) is true for NaN. "
+            "Write assert (difference < limit).all(), or use np.allclose.",
+            _nothing_above(USUAL, SENTENCE),
+            _nothing_above(USUAL),
+            _nothing_above(SENTENCE),
         ),
         Mistake(
             "only as many queries as keys",
@@ -901,11 +1057,15 @@ attention_test = CatchFaults(
             "column. Compare number by number, with several queries and values of several columns.",
             _compare(USUAL, look=np.sum),
             _compare(USUAL, look=np.mean),
+            _compare(SENTENCE, look=np.sum),
+            _compare(USUAL, look=_mean_of_rows),
+            _compare(USUAL, SENTENCE, look=_mean_of_rows),
         ),
         Mistake(
             "a tolerance so large that nearly right numbers pass",
             "Right versions agree to many digits. Leave the tolerance of np.allclose as it is.",
             *(_compare(USUAL, tolerance=tolerance) for tolerance in (0.05, 0.02, 0.01)),
+            *(_compare(USUAL, SENTENCE, tolerance=tolerance) for tolerance in (0.05, 0.02, 0.01)),
         ),
         Mistake(
             "constant values",

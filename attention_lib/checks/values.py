@@ -18,17 +18,24 @@ _SHOWN = 48  # numbers of one input that a message prints
 
 
 class Outcome:
-    """What one call did: the value or the error, and which arguments it changed."""
+    """What one call did: the value or the error, and which arguments it changed.
+
+    `made_nan` says that NumPy warned of an inf / inf or 0 / 0 on the way.
+    """
 
     def __init__(self, function, *arguments, **named):
         given = deepcopy(arguments)
         self.value = self.error = None
         try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
+            with (
+                warnings.catch_warnings(record=True) as caught,
+                np.errstate(all="ignore", invalid="warn"),
+            ):
+                warnings.simplefilter("always")
                 self.value = function(*given, **named)
         except Exception as error:
             self.error = error
+        self.made_nan = any("invalid value" in str(warning.message) for warning in caught)
         self.arrays = as_arrays(self.value)
         self.coarse = max(_ROUNDING.get(_dtype(x), 0) for x in (*arguments, *parts(self.value), 0))
         pairs = zip(map(as_arrays, arguments), map(as_arrays, given), strict=True)
@@ -36,9 +43,12 @@ class Outcome:
 
     def broken(self):
         """Is there an error, NaN or infinity?"""
-        if self.error is not None:
-            return True
-        return self.arrays is not None and not all(np.isfinite(a).all() for a in self.arrays)
+        finite = all(np.isfinite(array).all() for array in self.arrays or ())
+        return self.error is not None or not finite
+
+    def overflowed(self):
+        """Is it broken, or nothing but zeros, as 1 / inf gives?"""
+        return self.broken() or not any(array.any() for array in self.arrays or ())
 
     def agrees(self, other, tolerance):
         """Is it the same result? Breaking down in any way is one result."""
@@ -170,7 +180,8 @@ def misfit(mine, right):
         got, want = _dtype(part), _dtype(model)
         fine = _FLOATS[_FLOATS.index(want) :] if want in _FLOATS else (want,)
         if getattr(model, "shape", ()) and got not in fine:
-            return "dtype", f"expected {' or '.join(fine[:2])}, got {got}"
+            names = [name for name in fine[:2] if name != "float128"]
+            return "dtype", f"expected {' or '.join(names)}, got {got}"
     return None, ""
 
 
@@ -193,14 +204,6 @@ def kinds(value):
     """`kind` of a value; of a tuple that of every part, too."""
     several = ", ".join(map(kind, parts(value)))
     return f"a tuple of {len(value)} ({several})" if isinstance(value, tuple) else several
-
-
-def wrap(text):
-    """The text with every line at most 88 columns wide."""
-    return "\n".join(
-        textwrap.fill(line, 88, subsequent_indent="  ", break_on_hyphens=False)
-        for line in text.splitlines()
-    )
 
 
 def show(value, digits=4, limit=12):
@@ -251,18 +254,14 @@ def show_both(want, got):
     return show(want, digits) + place + shapes[0], show(got, digits) + shapes[1]
 
 
-def show_error(error):
-    """Type and message of an error in one short line."""
+def show_error(error, candidate):
+    """Type and message of an error; a second line shows where in the reader's code it came up."""
     message = textwrap.shorten(" ".join(str(error).split()), 240)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def origin(error, candidate):
-    """A line that says where in the reader's own code an error came up, if it did there."""
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     code = _code(candidate)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if code and frame.filename == code.co_filename]
-    return f"\nIt comes from line {own[-1].lineno}: {own[-1].line}" if own else ""
+    return text + (f"\nIt comes from line {own[-1].lineno}: {own[-1].line}" if own else "")
 
 
 def _code(function):

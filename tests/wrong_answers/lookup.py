@@ -115,6 +115,20 @@ def naive_loop(row):
     return [e / sum(exponentials) for e in exponentials]
 
 
+def naive_softmax(x):
+    return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+
+
+def naive_first(x):
+    weights = naive_softmax(x)
+    return weights if np.isfinite(weights).all() else softmax_by_pairs(x)
+
+
+def repaired_by_loop(row):
+    weights = naive_softmax(np.array(row)).tolist()
+    return [0.0 if math.isnan(weight) else weight for weight in weights]
+
+
 def changes_its_argument(x):
     x -= x.max(axis=-1, keepdims=True)
     e = np.exp(x)
@@ -146,6 +160,25 @@ SOFTMAX = {
         rows(lambda row: naive_loop([score - row[-1] for score in row])),
         rows(lambda row: naive_loop([score - sorted(map(abs, row))[-1] for score in row])),
         lambda x: rows(naive_loop)(x - float(min(np.nditer(x)))),
+    ],
+    "the maximum subtracted for large scores only": [
+        lambda x: naive_softmax(x) if np.abs(x).max() <= 700 else softmax_by_pairs(x),
+        lambda x: softmax_by_logaddexp(x) if np.amax(x) > 500 else naive_softmax(x),
+        lambda x: softmax_by_pairs(x) if x.dtype != np.float32 else naive_softmax(x),
+    ],
+    "scores clipped": [
+        lambda x: naive_softmax(np.clip(x, -80, 80)),
+        lambda x: naive_softmax(np.minimum(x, 700)),
+        lambda x: naive_softmax(np.minimum(x, 50)),
+        lambda x: softmax_by_pairs(np.clip(x, -500, 500)),
+        rows(lambda row: loop_softmax([min(score, 60.0) for score in row])),
+        rows(lambda row: naive_loop([max(min(score, 200.0), -200.0) for score in row])),
+    ],
+    "NaN repaired after the overflow": [
+        lambda x: np.nan_to_num(naive_softmax(x)),
+        lambda x: np.where(np.isnan(naive_softmax(x)), 0, naive_softmax(x)),
+        naive_first,
+        rows(repaired_by_loop),
     ],
     "a small number added to the sum": [
         rows(
@@ -230,8 +263,6 @@ SOFTMAX_NEW = [
     lambda x: x,
     lambda x: np.ones(x.shape) / x.shape[-1],
     lambda x: np.exp(x - x.max(-1, keepdims=True)) / x.shape[-1],
-    lambda x: np.nan_to_num(np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
-    lambda x: np.exp(np.minimum(x, 50)) / np.exp(np.minimum(x, 50)).sum(-1, keepdims=True),
     lambda x: softmax_by_pairs(x)[..., ::-1],
     lambda x: softmax_by_pairs(np.abs(x)),
     lambda x: softmax_by_pairs(x / 2),
@@ -248,7 +279,7 @@ SOFTMAX_NEW = [
     lambda x: softmax_by_pairs(np.swapaxes(x, 0, -1)),
     lambda x: softmax_by_pairs(x) if x.ndim < 4 else softmax_by_pairs(x[0]),
     lambda x: softmax_by_pairs(x) * (1 + 1e-7),
-    lambda x: softmax_by_pairs(np.clip(x, -500, 500)),
+    lambda x: np.where(softmax_by_pairs(x) < 1e-300, 0, softmax_by_pairs(np.tanh(x / 90) * 90)),
     lambda x: softmax_by_pairs(x - x.max()) if x.ndim < 3 else softmax_by_pairs(x.T).T,
     lambda x: np.array([softmax_by_pairs(row) for row in x[0]]) if x.ndim == 3 else None,
     lambda x: np.maximum(softmax_by_pairs(x), 1e-7),
@@ -343,6 +374,9 @@ SOFT_LOOKUP = {
         lookup_by_loop(lambda q, k, t: loop_weights(dots(q, k))),
         lambda q, k, v, t=1.0: naive_lookup(q, k, v),
         lambda q, k, v, t=1.0: weights_of(q @ k.T - t) @ v,
+        lambda q, k, v, t=1.0: (
+            (lambda w: w / w.sum(-1, keepdims=True))(weights_of(q @ k.T) / t) @ v
+        ),
     ],
     "low temperatures raised to a least one": [
         lookup_by_loop(lambda q, k, t: loop_weights(dots(q, k), t if t > 0.1 else 0.1)),
@@ -500,17 +534,20 @@ def last_of_ties_by_loop(query, keys, values):
     return np.array(result)
 
 
-def from_zero_by_loop(query, keys, values):
-    if query.ndim == 1:
-        return from_zero_by_loop(query[None], keys, values)[0]
-    result = []
-    for q in query:
-        best, place = 0, 0
-        for i, key in enumerate(keys):
-            if dot(q, key) > best:
-                best, place = dot(q, key), i
-        result.append(values[place])
-    return np.array(result)
+def from_start_by_loop(start):
+    def function(query, keys, values):
+        if query.ndim == 1:
+            return function(query[None], keys, values)[0]
+        result = []
+        for q in query:
+            best, place = start, 0
+            for i, key in enumerate(keys):
+                if dot(q, key) > best:
+                    best, place = dot(q, key), i
+            result.append(values[place])
+        return np.array(result)
+
+    return function
 
 
 NEAREST = {
@@ -545,16 +582,24 @@ NEAREST = {
         lookup_by_loop(lambda q, k, t: loop_weights(dots(q, k))),
         naive_lookup,
         lookup_by_loop(lambda q, k, t: loop_weights(dots(q, k), 0.01)),
+        lambda q, k, v: weights_of(q @ k.T, 1e-6) @ v,
     ],
     "tied values added": [
         lambda q, k, v: np.isclose(q @ k.T, (q @ k.T).max(-1)[..., None]) @ v,
+        lambda q, k, v: np.equal(q @ k.T, (q @ k.T).max(-1)[..., None]) @ v,
+    ],
+    "nearly equal scores taken for equal": [
+        lambda q, k, v: v[(q @ k.T).round(4).argmax(-1)],
+        lambda q, k, v: v[np.argmax(np.isclose(q @ k.T, (q @ k.T).max(-1)[..., None]), axis=-1)],
+        lambda q, k, v: v[np.argmax(q @ k.T > (q @ k.T).max(-1)[..., None] - 1e-5, axis=-1)],
     ],
     "mean of tied values": [
         lookup_by_loop(lambda q, k, t: loop_weights(dots(q, k), 1e-9)),
-        lambda q, k, v: weights_of(q @ k.T, 1e-6) @ v,
+        lambda q, k, v: weights_of(q @ k.T, 1e-10) @ v,
+        lambda q, k, v: weights_of(q @ k.T, 1e-3).round(2) @ v,
     ],
-    "a search that starts at score 0": [
-        from_zero_by_loop,
+    "a search that starts at 0 or another fixed score": [
+        *(from_start_by_loop(start) for start in (0, -1, -5, -10, -100, -999, -99999)),
         lambda q, k, v: v[np.maximum(q @ k.T, 0).argmax(-1)],
     ],
     "right for several queries, not for one": [
@@ -586,8 +631,8 @@ NEAREST_NEW = [
     lambda q, k, v: v[np.argsort(q @ k.T, axis=1)[:, -2 % len(k)]],
     lambda q, k, v: dict(enumerate(v)),
     lambda q, k, v: np.take(v, (q @ k.T).argmax(-1)),
-    lambda q, k, v: v[weights_of(q @ k.T).round(1).argmax(-1)],
-    lambda q, k, v: weights_of(q @ k.T, 1e-3).round(2) @ v,
+    lambda q, k, v: v[(q @ k.T).argmax(-1) + (len(k) > 16)],
+    lambda q, k, v: v[np.where((q @ k.T).max(-1) < -1e6, 0, (q @ k.T).argmax(-1))][..., None],
     lambda q, k, v: v[np.where((q @ k.T) == (q @ k.T).max())[0]],
     lambda q, k, v: v[weights_of((q @ k.T).T).T.argmax(-1)],
     lambda q, k, v: np.max((q @ k.T)[..., None] * v.reshape(len(v), -1), axis=-2),
@@ -638,6 +683,8 @@ TIE_NEW = [
 
 SMALL = np.array([[0.0, 1.0, 3.0], [2.0, -1.0, 0.5]])
 BIG = np.array([1000.0, 998.0, 997.0])
+APART = np.array([[1000.0], [-1000.0]])
+CUBE = np.array([[[0.0, 1.0], [2.0, -1.0]], [[0.5, 0.3], [-2.0, 0.1]]])
 
 
 def expected(scores):
@@ -692,6 +739,46 @@ def only_small(softmax):
     np.testing.assert_array_almost_equal(softmax(SMALL), expected(SMALL))
 
 
+def only_small_of_three_axes(softmax):
+    only_small(softmax)
+    assert np.allclose(softmax(SMALL[None]), expected(SMALL))
+
+
+def good_test_of_rows_alike(softmax):
+    only_small_of_three_axes(softmax)
+    assert np.allclose(softmax(BIG + SMALL), expected(BIG + SMALL))
+
+
+def good_test_of_one_large_row(softmax):
+    only_small(softmax)
+    assert np.allclose(softmax([1000.0, 0.0]), [1, 0])
+
+
+def good_test_of_shifted_rows(softmax):
+    only_small_of_three_axes(softmax)
+    assert np.allclose(softmax(SMALL + APART), expected(SMALL))
+
+
+def good_test_of_two_axes(softmax):
+    scores = np.array([[0.0, math.log(3)], [1000.0, 1000.0], [-1000.0, 0.0]])
+    assert np.allclose(softmax(scores), [[0.25, 0.75], [0.5, 0.5], [0, 1]])
+
+
+def good_test_of_one_and_two_axes(softmax):
+    good_test_of_two_axes(softmax)
+    assert np.allclose(softmax([0.0, math.log(3)]), [0.25, 0.75])
+    assert np.allclose(softmax([1000.0, 0.0]), [1, 0])
+
+
+def finds_no_difference(softmax):
+    for scores in SMALL, CUBE, BIG, SMALL * 1000, SMALL + APART:
+        assert not abs(softmax(scores) - expected(scores)).max() > 1e-9
+
+
+def finds_none_above(softmax):
+    assert not (abs(softmax(SMALL) - expected(SMALL)) > 1e-9).any()
+
+
 def only_one_hot(softmax):
     np.testing.assert_array_almost_equal(softmax([-900.0, 900.0, 100.0]), [0, 1, 0])
 
@@ -722,52 +809,69 @@ SOFTMAX_TEST = {
     "nothing but NaN is noticed": [only_finite],
     "only the shape": [only_shape],
     "only that the weights add to 1": [only_sums, only_sums_of_large, only_sum_of_one_row],
+    "NaN passes": [finds_no_difference, finds_none_above],
     "only one row": [only_one_row],
     "only one row of small scores": [only_one_small_row, only_two_digits],
-    "only small scores": [only_small],
+    "only small scores": [only_small, only_small_of_three_axes],
+    "no rows far apart": [good_test_of_rows_alike, good_test_of_one_large_row],
+    "no large score beside small ones": [good_test_of_shifted_rows],
+    "no input with three axes": [good_test_of_two_axes, good_test_of_one_and_two_axes],
     "only scores so far apart that the softmax is one-hot": [only_one_hot],
     "only which weight is the largest": [only_largest, only_largest_of_rows],
 }
 
 
 def good_test(softmax):
-    scores = np.array([[0.0, math.log(3)], [1000.0, 1000.0]])
-    assert np.allclose(softmax(scores), [[0.25, 0.75], [0.5, 0.5]])
+    scores = np.array([[[0.0, math.log(3)], [1000.0, 1000.0], [-1000.0, 0.0]]])
+    assert np.allclose(softmax(scores), [[[0.25, 0.75], [0.5, 0.5], [0, 1]]])
+
+
+def my_softmax_test(softmax):
+    scores = np.log([[1.0, 2.0, 5.0], [4.0, 3.0, 1.0]])
+    expected = np.array([[1, 2, 5], [4, 3, 1]]) / 8
+    far = np.array([[1000.0], [-1000.0]])  # rows far apart
+    np.testing.assert_allclose(softmax(scores + far), expected)
+    np.testing.assert_allclose(softmax(np.array([0.0, 0.0, 1000.0])), [0, 0, 1])
+    np.testing.assert_allclose(softmax((scores + far)[None]), expected[None])
 
 
 def good_test_by_loop(softmax):
-    for scores in SMALL, BIG[None], np.zeros((2, 2, 2)):
+    for scores in SMALL, np.stack([BIG, -BIG]), 1000 * SMALL, SMALL.reshape(3, 1, 2), CUBE:
         np.testing.assert_allclose(softmax(scores), expected(scores), atol=1e-12)
 
 
 def good_test_by_shift(softmax):
-    wanted = np.exp(SMALL) / np.exp(SMALL).sum(-1, keepdims=True)
-    assert np.allclose(softmax(SMALL), wanted), "values"
-    assert np.allclose(softmax(SMALL), softmax(SMALL + 1000)), "shift"
+    wanted = np.exp(CUBE) / np.exp(CUBE).sum(-1, keepdims=True)
+    assert np.allclose(softmax(CUBE), wanted), "values"
+    assert np.allclose(softmax(CUBE + APART), softmax(CUBE)), "shift"
+    assert list(softmax([0, 0, 900])) == approx([0, 0, 1])
 
 
 def good_test_of_single_precision(softmax):
     weights = softmax(SMALL.astype(np.float32))
     assert weights.dtype == np.float32
     assert np.allclose(weights, expected(SMALL))
-    assert np.isfinite(softmax(SMALL * 1000)).all()
+    assert np.isfinite(softmax([[1000.0, 0.0], [-1000.0, -1000.0]])).all()
+    assert np.allclose(softmax(CUBE.astype(np.float32)), expected(CUBE))
 
 
 def good_test_with_minus_infinity(softmax):
     scores = np.array([[1.0, 2.0, -np.inf], [0.0, 1.0, 2.0]])
     wanted = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     assert np.allclose(softmax(scores), wanted)
-    assert np.allclose(softmax(scores + 1000), wanted)
+    assert np.allclose(softmax((scores + APART)[None]), [wanted])
 
 
 def good_test_with_raise(softmax):
-    first, second = softmax([[0, math.log(3)], [1000, 1000]])
-    if not (abs(first[0] - 0.25) < 1e-6 and abs(second[0] - 0.5) < 1e-6):
-        raise AssertionError("wrong weights")
+    ((first, second, third),) = softmax([[[0, math.log(3)], [1000, 0], [-1000, -1000]]])
+    for weight, wanted in (first[0], 0.25), (second[0], 1), (third[0], 0.5):
+        if not abs(weight - wanted) < 1e-6:
+            raise AssertionError("wrong weights")
 
 
 SOFTMAX_TEST_RIGHT = [
     good_test,
+    my_softmax_test,
     good_test_by_loop,
     good_test_by_shift,
     good_test_of_single_precision,
@@ -842,6 +946,19 @@ def demands_positive_weights(softmax):
     assert (softmax(BIG * np.array([1, 1, 0])) > 0).all()
 
 
+def demands_positive_weights_of_one_row(softmax):
+    assert (softmax(np.array([0.0, -2000.0])) > 0).all()
+
+
+def expects_nan(softmax):
+    wanted = np.exp(BIG) / np.exp(BIG).sum()
+    assert np.allclose(softmax(BIG), wanted)
+
+
+def expects_nan_in_one_line(softmax):
+    np.testing.assert_allclose(softmax(BIG), np.exp(BIG) / np.exp(BIG).sum())
+
+
 def swallows(softmax):
     try:
         good_test(softmax)
@@ -867,9 +984,10 @@ def asserts_true_alone(softmax):
 
 
 def raises_value_error(softmax):
-    for scores in SMALL, BIG:
-        if not np.allclose(softmax(scores), expected(scores)):
-            raise ValueError("wrong")
+    try:
+        good_test(softmax)
+    except AssertionError as error:
+        raise ValueError("wrong") from error
 
 
 def stops_before_the_call(softmax):
@@ -897,6 +1015,9 @@ SOFTMAX_TEST_NEW = [
     expects_sums_of_columns,
     expects_the_first_axis,
     demands_positive_weights,
+    demands_positive_weights_of_one_row,
+    expects_nan,
+    expects_nan_in_one_line,
     swallows,
     swallows_after_the_call,
     asserts_true,

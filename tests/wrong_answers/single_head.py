@@ -85,9 +85,11 @@ ROW_OUTPUT = {
         lambda w, v: w * v.sum(axis=1),
         lambda w, v: np.einsum("s,sv->s", w, v),
     ],
-    "outer product": [
+    "a column times a row, the outer product": [
         lambda w, v: w.reshape(-1, 1) @ v.reshape(1, -1),
         lambda w, v: np.multiply.outer(w, v),
+        lambda w, v: v.reshape(-1, 1) @ w.reshape(1, -1),
+        lambda w, v: np.array([np.outer(value, w) for value in v]),
     ],
     "plain mean of the values": [
         lambda w, v: np.full(len(w), 1 / len(w)) @ v,
@@ -208,6 +210,21 @@ def torch_attention(**options):
     return function
 
 
+def without_diagonal(scores):
+    scores = scores.copy()
+    np.fill_diagonal(scores, -np.inf)
+    return naive(scores)
+
+
+def others(x, w_q, w_k, w_v, i):
+    """The output of word i, from all other words."""
+    keys, values = np.delete(x, i, 0) @ w_k.T, np.delete(x, i, 0) @ w_v.T
+    if not len(keys):
+        return np.full(len(w_v), np.nan)
+    scores = keys @ (w_q @ x[i]) / math.sqrt(len(w_q))
+    return np.array(loop_softmax(scores.tolist())) @ values
+
+
 SELF_ATTENTION = {
     "no scale": [
         attend_by_loop(lambda *sizes: 1),
@@ -299,6 +316,25 @@ SELF_ATTENTION = {
         attend_by_loop(root, ask=lambda q, k, v: k),
     ],
     "attends only to the past": [torch_attention(is_causal=True)],
+    "a word does not see itself": [
+        by_einsum(normalise=without_diagonal),
+        lambda *arrays: np.stack([others(*arrays, i) for i in range(len(arrays[0]))]),
+    ],
+    "one query for all words": [
+        lambda x, q, k, v: torch_attention()(x, q, k, v)[[0] * len(x)],
+        lambda x, q, k, v: torch_attention()(x, q, k, v)[-1],
+        lambda x, q, k, v: (
+            naive((q @ x[0]) @ (k @ x.T) / math.sqrt(len(q)) + 0 * x[:, :1]) @ (x @ v.T)
+        ),
+    ],
+    "output transposed": [
+        lambda x, q, k, v: torch_attention()(x, q, k, v).T,
+        lambda x, q, k, v: np.swapaxes(by_einsum()(x, q, k, v), 0, 1),
+    ],
+    "one maximum for the whole table of scores": [
+        by_einsum(normalise=lambda s: naive(s - np.amax(s))),
+        by_einsum(normalise=lambda s: naive(s - max(s.ravel().tolist()))),
+    ],
     "argmax in place of softmax": [attend_by_loop(root, weigh=one_hot_by_loop)],
     "plain mean of the values": [
         attend_by_loop(lambda *sizes: 0),
@@ -327,14 +363,16 @@ SELF_ATTENTION_RIGHT = [
         @ w_v.T
     ).astype(inputs.dtype),
 ]
+loops = rows(loop_softmax)
+
 SELF_ATTENTION_NEW = [
     lambda x, q, k, v: x,
     lambda x, q, k, v: x @ v.T,
     lambda x, q, k, v: x @ q.T,
     lambda x, q, k, v: torch_attention(scale=0.5)(x, q, k, v),
     lambda x, q, k, v: torch_attention()(x, q, k, v) + x @ v.T,
-    lambda x, q, k, v: torch_attention()(x, q, k, v).T,
-    lambda x, q, k, v: torch_attention()(x, q, k, v)[0],
+    lambda x, q, k, v: by_einsum(normalise=lambda s: loops(np.clip(s, -50, 50)))(x, q, k, v),
+    lambda x, q, k, v: by_einsum(normalise=lambda s: loops(np.clip(s, -700, 700)))(x, q, k, v),
     lambda x, q, k, v: torch_attention()(x, q, k, v)[None],
     lambda x, q, k, v: torch_attention()(x, q, k, v)[::-1],
     lambda x, q, k, v: torch_attention()(x - x.mean(0), q, k, v),
@@ -495,6 +533,20 @@ PACKED_FAULT = {
         sentence_by_sentence(in_bias=False),
         lambda x, w, wo, b, bo: without_biases(x, w, wo, b, bo) + bo,
     ],
+    "bias of the values left out": [
+        lambda x, w, wo, b, bo: torch_packed(x, w, wo, b * (np.arange(len(b)) < len(bo)), bo),
+        lambda x, w, wo, b, bo: torch_packed(x, w, wo, b, bo - wo @ b[-len(bo) :]),
+    ],
+    "bias of the queries left out": [
+        lambda x, w, wo, b, bo: torch_packed(x, w, wo, b * (np.arange(len(b)) >= len(bo)), bo),
+    ],
+    "one block of the bias for queries, keys and values": [
+        lambda x, w, wo, b, bo: torch_packed(x, w, wo, np.resize(b[: len(bo)], len(b)), bo),
+        lambda x, w, wo, b, bo: torch_packed(x, w, wo, np.tile(b[-len(bo) :], 3), bo),
+    ],
+    "divided by the root of the sequence length": [
+        lambda x, w, wo, b, bo: unscaled(lambda e: (e / len(x)) ** 0.5)(x, w, wo, b, bo),
+    ],
     "bias of the output projection left out": [
         sentence_by_sentence(out_bias=False),
         lambda x, w, wo, b, bo: torch_packed(x, w, wo, b, bo) - bo,
@@ -556,7 +608,6 @@ PACKED_FAULT_NEW = [
     lambda x, w, wo, b, bo: (torch_packed(x, w, wo, b, bo), None),
     lambda x, w, wo, b, bo: torch_packed(x, w, wo, b, bo).astype(np.float16),
     lambda x, w, wo, b, bo: torch_packed(x, w, wo, np.roll(b, len(bo)), bo),
-    lambda x, w, wo, b, bo: torch_packed(x, w, wo, b * (np.arange(len(b)) < len(bo)), bo),
     lambda x, w, wo, b, bo: torch_packed(x, w, wo, b, 2 * bo),
     lambda x, w, wo, b, bo: torch_packed(x, w[::-1].copy(), wo, b, bo),
     lambda x, w, wo, b, bo: torch_packed(x[::-1].copy(), w, wo, b, bo),
@@ -617,7 +668,15 @@ def good_test_of_lists(attention):
     np.testing.assert_allclose(attention(query, key, value), [wanted, wanted])
 
 
+def good_test_of_integers(attention):
+    query, key = np.array([[1, 0], [0, 1]]), np.array([[1, 2], [2, 0], [0, 1]])
+    value = np.array([[1, 2, 4], [3, 1, 0], [0, 5, 1]])
+    agrees(attention, query, key, value)
+    agrees(attention, np.vstack([query, query[:1] + 1]), key, value)
+
+
 def good_test_with_dtype(attention):
+    agrees(attention, *inputs(4, 4, 3, 2))
     arrays = [x.astype(np.float32) for x in inputs(2, 5, 4, 3)]
     output = attention(*arrays)
     assert output.dtype == np.float32
@@ -626,11 +685,10 @@ def good_test_with_dtype(attention):
 
 ATTENTION_TEST_RIGHT = [
     good_attention_test,
-    good_test_with_fewer_queries_only,
     good_test_in_two_parts,
-    good_test_of_lists,
+    good_test_of_integers,
     good_test_with_dtype,
-    lambda attention: agrees(attention, *inputs(7, 3, 5, 2)),
+    lambda attention: [agrees(attention, *inputs(n, 3, 5, 2)) for n in (2, 3)],
 ]
 
 
@@ -655,10 +713,26 @@ def attention_shape_of_fewer_queries(attention):
     assert attention(*inputs(2, 6, 3, 5)).shape == (2, 5)
 
 
+def attention_of_zeros(attention):
+    agrees(attention, np.zeros((3, 2)), np.zeros((4, 2)), np.zeros((4, 3)))
+
+
 def attention_of_lists(attention):
     query, key, value = [[1, 0]], [[1, 2], [2, 0], [0, 1]], [[1, 2, 4], [3, 1, 0], [0, 5, 1]]
     weights = np.exp(np.array([1, 2, 0]) / 2**0.5)
-    np.testing.assert_allclose(attention(query, key, value), [weights / weights.sum() @ value])
+    output = attention(*map(np.array, (query, key, value)))
+    np.testing.assert_allclose(output, [weights / weights.sum() @ value])
+
+
+def finds_no_difference(attention):
+    for arrays in inputs(2, 6, 3, 2), inputs(5, 5, 3, 2):
+        difference = np.abs(attention(*arrays) - expected_output(*arrays))
+        assert not difference.max() > 1e-9
+
+
+def finds_none_above(attention):
+    arrays = inputs(3, 6, 4, 2)
+    assert not (abs(attention(*arrays) - expected_output(*arrays)) > 1e-9).any()
 
 
 def attention_constant(attention):
@@ -671,6 +745,7 @@ ATTENTION_TEST = {
         attention_twice,
         attention_shape,
         attention_shape_of_fewer_queries,
+        attention_of_zeros,
     ],
     "inputs so large that the softmax is one-hot": [
         compares(*inputs(6, 6, 5, 4, size=500)),
@@ -679,6 +754,11 @@ ATTENTION_TEST = {
     "width 1": [compares(*inputs(5, 6, 1, 3))],
     "d_v equal to d_k": [compares(*inputs(3, 5, 4, 4))],
     "all sizes equal": [compares(*inputs(5, 5, 5, 5))],
+    "no case with as many queries as keys": [
+        good_test_with_fewer_queries_only,
+        compares(*inputs(7, 3, 5, 2)),
+    ],
+    "NaN passes": [finds_no_difference, finds_none_above],
     "only as many queries as keys": [compares(*inputs(6, 6, 4, 3)), compares(*inputs(4, 4, 3, 2))],
     "only the last row": [compares(*inputs(5, 5, 4, 2), look=lambda output: output[-1])],
     "only a part of the output": [
@@ -688,6 +768,7 @@ ATTENTION_TEST = {
     "right numbers at wrong places pass": [
         compares(*inputs(3, 4, 5, 2), look=np.sum),
         compares(*inputs(2, 6, 4, 3), look=np.mean),
+        compares(*inputs(4, 6, 3, 2), look=lambda output: output.mean(axis=0)),
         compares(*inputs(3, 5, 4, 2), look=lambda output: np.sort(output, axis=None)),
         attention_of_lists,
     ],
@@ -814,13 +895,14 @@ def attention_true(attention):
 
 
 def attention_value_error(attention):
-    arrays = inputs(2, 6, 3, 2)
-    if not np.allclose(attention(*arrays), expected_output(*arrays)):
-        raise ValueError("wrong")
+    for arrays in inputs(2, 6, 3, 2), inputs(4, 4, 3, 2):
+        if not np.allclose(attention(*arrays), expected_output(*arrays)):
+            raise ValueError("wrong")
 
 
-def attention_of_zeros(attention):
-    agrees(attention, np.zeros((3, 2)), np.zeros((4, 2)), np.zeros((4, 3)))
+def agrees_in_a_batch(attention, query, key, value):
+    output = attention(query[None], key[None], value[None])
+    assert np.allclose(output[0], expected_output(query, key, value))
 
 
 ATTENTION_TEST_NEW = [
@@ -846,7 +928,9 @@ ATTENTION_TEST_NEW = [
     attention_tuple,
     attention_true,
     attention_value_error,
-    attention_of_zeros,
+    good_test_of_lists,
+    lambda attention: agrees_in_a_batch(attention, *inputs(3, 5, 4, 2)),
+    lambda attention: agrees_in_a_batch(attention, *inputs(4, 4, 4, 4)),
     compares(*inputs(3, 5, 4, 2), rtol=0.3, atol=0.3),
     compares(*inputs(3, 5, 4, 2), look=lambda output: output[:, 0]),
     compares(*inputs(3, 5, 4, 2), look=np.sign),
