@@ -1,12 +1,13 @@
 """One check of arguments for every attention function: rule, what was expected, what came."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_LAYER_INPUTS = (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim"))
 
 
 def attention_arguments(
@@ -30,37 +31,148 @@ def attention_arguments(
     tensors = {"query": query, "key": key}
     if value is not None:
         tensors["value"] = value
-    _same_kind(tensors)
+    for name, tensor in tensors.items():
+        _float_tensor(name, tensor)
+        _same_kind(name, tensor, "query", query)
     _same_sizes(tensors)
+    _causal(is_causal, query, key)
+    if mask is not None:
+        _mask_kind(mask, query)
+        _mask(mask, query, key.shape[-2])
+    if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
+        raise ValueError(f"scale must be a finite number or None; got {scale!r}")
+    _probability("dropout_p", dropout_p)
+
+
+def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=False):
+    """Refuse what a layer of several heads does not mean to accept.
+
+    Args:
+        inputs: Query ``(batch, L, widths[0])``, key ``(batch, S, widths[1])`` and value
+            ``(batch, S, widths[2])``.
+        widths: The layer's ``embed_dim``, ``kdim`` and ``vdim``.
+        num_heads: The layer's number of query heads.
+        weight: One of the layer's weights, for its dtype and device.
+        mask: ``None`` or bool, True = may attend.
+        is_causal: bool.
+
+    Raises:
+        TypeError: Not a tensor, not a float dtype, not the layer's dtype (autocast may bring
+            another one), a mask that is not bool.
+        ValueError: Shapes or devices that do not fit.
+    """
+    checked = None
+    for (name, size), tensor, width in zip(_LAYER_INPUTS, inputs, widths, strict=True):
+        if tensor is not checked:  # in self-attention the three are one
+            _float_tensor(name, tensor)
+            _same_kind(name, tensor, "the layer's weights", weight, autocast=True)
+            checked = tensor
+        if tensor.ndim != 3 or tensor.shape[2] != width:
+            raise ValueError(
+                f"{name} must have shape (batch, position, {size} = {width}); "
+                f"got {tuple(tensor.shape)}"
+            )
+    query, key, value = inputs
+    if not (query is key is value):
+        _same_batch(query.shape, key.shape, value.shape)
+    _causal(is_causal, query, key)
+    if mask is not None:
+        _mask_kind(mask, query)
+        _layer_mask(tuple(mask.shape), *query.shape[:2], key.shape[1], num_heads)
+
+
+def layer_sizes(dropout=0.0, num_kv_heads=None, **sizes):
+    """Refuse sizes of a layer that are not positive integers, and heads that do not divide.
+
+    Args:
+        dropout: A probability.
+        num_kv_heads: ``None`` or the number of key/value heads.
+        sizes: ``embed_dim``, ``num_heads`` and whatever else must be a positive integer.
+
+    Raises:
+        TypeError: A size that is not an integer.
+        ValueError: A size below 1, heads that do not divide, a dropout that is no probability.
+    """
+    embed_dim, num_heads = sizes["embed_dim"], sizes["num_heads"]
+    if num_kv_heads is not None:
+        sizes["num_kv_heads"] = num_kv_heads
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or isinstance(size, bool):
+            raise TypeError(f"{name} must be an integer; got {size!r}")
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1; got {size}")
+    if embed_dim % num_heads:
+        raise ValueError(
+            "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; "
+            f"got embed_dim = {embed_dim}, num_heads = {num_heads}"
+        )
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        raise ValueError(
+            "num_kv_heads must divide num_heads, equal groups of query heads share a key/value "
+            f"head; got num_heads = {num_heads}, num_kv_heads = {num_kv_heads}"
+        )
+    _probability("dropout", dropout)
+
+
+def packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias):
+    """Refuse arrays that are not in PyTorch's packed layout.
+
+    Raises:
+        ValueError: Shapes do not fit together.
+    """
+    if inputs.ndim != 3:
+        raise ValueError(f"inputs must have shape (seq, batch, embed); got {inputs.shape}")
+    embed_dim = inputs.shape[-1]
+    for name, array, expected in (
+        ("in_proj_weight", in_proj_weight, (3 * embed_dim, embed_dim)),
+        ("out_proj_weight", out_proj_weight, (embed_dim, embed_dim)),
+        ("in_proj_bias", in_proj_bias, (3 * embed_dim,)),
+        ("out_proj_bias", out_proj_bias, (embed_dim,)),
+    ):
+        if array is not None and array.shape != expected:
+            raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
+
+
+def _float_tensor(name, tensor):
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+    if tensor.dtype not in _DTYPES:
+        raise TypeError(f"{name} must have a real floating dtype; got {tensor.dtype}")
+
+
+def _same_kind(name, tensor, other_name, other, autocast=False):
+    if tensor.dtype != other.dtype and not (autocast and _autocast(tensor, other)):
+        raise TypeError(
+            "all inputs must have one dtype; "
+            f"got {other_name} {other.dtype} and {name} {tensor.dtype}"
+        )
+    if tensor.device != other.device:
+        raise ValueError(
+            "all inputs must be on one device; "
+            f"got {other_name} on {other.device} and {name} on {tensor.device}"
+        )
+
+
+def _autocast(tensor, other):
+    """Whether autocast brings both to one dtype; it leaves float64 as it is."""
+    kind = tensor.device.type
+    return (
+        torch.amp.is_autocast_available(kind)
+        and torch.is_autocast_enabled(kind)
+        and torch.float64 not in (tensor.dtype, other.dtype)
+    )
+
+
+def _probability(name, p):
+    if not (isinstance(p, Real) and 0 <= p <= 1):
+        raise ValueError(f"{name} must be a probability between 0 and 1; got {p!r}")
+
+
+def _causal(is_causal, query, key):
     if not isinstance(is_causal, bool):
         raise TypeError(f"is_causal must be True or False; got {type(is_causal).__name__}")
     if is_causal and query.shape[-2] != key.shape[-2]:
         raise ValueError(_two_alignments(query.shape[-2], key.shape[-2]))
-    if mask is not None:
-        _mask(mask, query, key.shape[-2])
-    if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
-        raise ValueError(f"scale must be a finite number or None; got {scale!r}")
-    if not (isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
-        raise ValueError(f"dropout_p must be a probability between 0 and 1; got {dropout_p!r}")
-
-
-def _same_kind(tensors):
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
-        if tensor.dtype not in _DTYPES:
-            raise TypeError(f"{name} must have a real floating dtype; got {tensor.dtype}")
-    query = tensors["query"]
-    for name, tensor in tensors.items():
-        if tensor.dtype != query.dtype:
-            raise TypeError(
-                f"all inputs must have one dtype; got query {query.dtype} and {name} {tensor.dtype}"
-            )
-        if tensor.device != query.device:
-            raise ValueError(
-                "all inputs must be on one device; "
-                f"got query on {query.device} and {name} on {tensor.device}"
-            )
 
 
 def _same_sizes(tensors):
@@ -82,6 +194,17 @@ def _same_sizes(tensors):
         raise ValueError(f"key and value must have the same length (axis -2); {got}")
 
 
+def _same_batch(query, key, value):
+    got = f"got query {tuple(query)}, key {tuple(key)}, value {tuple(value)}"
+    if not query[0] == key[0] == value[0]:
+        raise ValueError(
+            "query, key and value must have the same batch size (axis 0), nothing is broadcast; "
+            f"{got}. Inputs are batch first: x.transpose(0, 1) where they are not."
+        )
+    if key[1] != value[1]:
+        raise ValueError(f"key and value must have the same length (axis 1); {got}")
+
+
 def _about_heads(query, key):
     """A hint where only the number of heads differs."""
     if len(query) != len(key) or len(query) < 4 or query[:-3] != key[:-3]:
@@ -92,17 +215,21 @@ def _about_heads(query, key):
     )
 
 
-def _mask(mask, query, length):
+def _mask_kind(mask, query):
     if not isinstance(mask, Tensor):
         raise TypeError(f"mask must be a torch.Tensor of bool; got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise TypeError(
             f"mask must be bool with True = may attend; got {mask.dtype}. "
-            "From 1 = attend, 0 = blocked: mask == 1. From additive 0 = attend, -inf = blocked: "
-            "mask == 0. From nn.MultiheadAttention's bool masks, True = blocked: ~mask."
+            "From 1 = attend, 0 = blocked: from_ones_and_zeros(mask). From additive 0 = attend, "
+            "-inf = blocked: from_additive(mask). From nn.MultiheadAttention, True = blocked: "
+            "from_torch_attn_mask(mask) or from_key_padding_mask(mask), all in attention_lib.masks."
         )
     if mask.device != query.device:
         raise ValueError(f"mask must be on the query's device {query.device}; got {mask.device}")
+
+
+def _mask(mask, query, length):
     target = (*query.shape[:-1], length)
     broadcasts = mask.ndim == query.ndim and all(
         size in (1, wanted) for size, wanted in zip(mask.shape, target, strict=True)
@@ -112,6 +239,37 @@ def _mask(mask, query, length):
             f"mask must have shape (S,) = {target[-1:]}, (L, S) = {target[-2:]}, or {query.ndim} "
             f"axes that broadcast to {target}; got {tuple(mask.shape)}"
         )
+
+
+def _layer_mask(shape, batch, length, keys, heads):
+    matrix = (length, keys)
+    broadcasts = (
+        len(shape) == 4
+        and shape[3] == keys
+        and all(
+            size in (1, wanted) for size, wanted in zip(shape, (batch, heads, length), strict=False)
+        )
+    )
+    if not broadcasts and shape not in (matrix, (batch, *matrix)):
+        raise ValueError(
+            f"mask of a layer must have shape (L, S) = {matrix}, (batch, L, S) = "
+            f"{(batch, *matrix)}, or (batch or 1, heads or 1, L or 1, S) = ({batch} or 1, {heads} "
+            f"or 1, {length} or 1, {keys}); got {shape}.{_about_mask(shape, batch, matrix, heads)}"
+        )
+
+
+def _about_mask(shape, batch, matrix, heads):
+    """A hint where another shape has a meaning elsewhere."""
+    if shape == (batch, matrix[1]):
+        return " A padding mask (batch, S) goes in as mask[:, None, None]."
+    if shape == (heads, *matrix):
+        return " One mask for each head, (heads, L, S), goes in as mask[None]."
+    if shape == (batch * heads, *matrix):
+        return (
+            " nn.MultiheadAttention's (batch * heads, L, S) goes in as "
+            f"mask.unflatten(0, ({batch}, {heads})), with True = may attend."
+        )
+    return ""
 
 
 def _two_alignments(length, keys):
@@ -126,7 +284,7 @@ def _two_alignments(length, keys):
     return (
         f"is_causal needs as many queries as keys; got L = {length}, S = {keys}. Two masks could "
         "be meant (rows are queries, x = may attend). Pass the one you mean as mask=:\n"
-        f"  top left, torch.ones(L, S, dtype=torch.bool).tril():\n{drawing(0)}\n"
-        "  bottom right (decoding), torch.ones(L, S, dtype=torch.bool).tril(S - L):\n"
+        f'  causal_mask(L, S, align="top_left"):\n{drawing(0)}\n'
+        '  causal_mask(L, S, align="bottom_right"), for decoding:\n'
         f"{drawing(keys - length)}"
     )

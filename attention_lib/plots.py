@@ -33,10 +33,10 @@ def use_style() -> None:
     mpl.rcParams.update(_STYLE)
 
 
-def plot_weights(weights, query_labels, key_labels, title="", ax=None):
+def plot_weights(weights, query_labels, key_labels, title="", ax=None, brightest=None):
     """A heat map of attention weights, one row a query, one column a key, with the numbers in it.
 
-    The colours run from 0 to the largest weight.
+    The colours run from 0 to ``brightest``.
 
     Args:
         weights: ``(q, k)``, array or CPU tensor, between 0 and 1.
@@ -44,6 +44,8 @@ def plot_weights(weights, query_labels, key_labels, title="", ax=None):
         key_labels: One text for each column.
         title: Text above the map.
         ax: The axes to draw on; a new figure by default.
+        brightest: The weight of the brightest colour; the largest weight by default. Maps that
+            are compared need a common one.
 
     Returns:
         The axes.
@@ -59,10 +61,10 @@ def plot_weights(weights, query_labels, key_labels, title="", ax=None):
         )
     if ax is None:
         _, ax = plt.subplots(figsize=(1.6 + 0.75 * expected[1], 1.2 + 0.5 * expected[0]))
-    largest = weights.max()
-    ax.imshow(weights, vmin=0, vmax=largest, cmap="viridis", aspect="auto")
+    brightest = weights.max() if brightest is None else brightest
+    ax.imshow(weights, vmin=0, vmax=brightest, cmap="viridis", aspect="auto")
     for (row, column), weight in np.ndenumerate(weights):
-        colour = "black" if weight > 0.6 * largest else "white"
+        colour = "black" if weight > 0.6 * brightest else "white"
         ax.text(column, row, f"{weight:.2f}", ha="center", va="center", color=colour)
     ax.set_xticks(range(expected[1]), key_labels)
     ax.set_yticks(range(expected[0]), query_labels)
@@ -102,7 +104,7 @@ def plot_lines(x, lines, xlabel, ylabel, log=False, title="", ax=None):
     if log:
         ax.set_xscale("log")
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return ax
 
 

@@ -1,6 +1,7 @@
 """Chapter 2: one attention head, as a function of tensors, as a layer, and in NumPy."""
 
 import math
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import torch
@@ -90,13 +91,7 @@ def scaled_dot_product_attention(
         Vaswani et al., "Attention is all you need", 2017, section 3.2.1, equation 1.
     """
     _validate.attention_arguments(query, key, value, mask, is_causal, scale, dropout_p)
-    by_formula = return_weights or dropout_p > 0 or query.dtype == torch.float64
-    if not by_formula and key.shape[-2] > 0:
-        return _fused(query, key, value, mask, is_causal, scale)
-    weights = _weights(query, key, _allowed(query, mask, is_causal), scale)
-    kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
-    output = (kept @ value.to(kept.dtype)).to(query.dtype)
-    return (output, weights.to(query.dtype)) if return_weights else output
+    return _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights)
 
 
 class SingleHeadAttention(nn.Module):
@@ -181,23 +176,25 @@ def numpy_attention(
     Raises:
         ValueError: Shapes do not fit together.
     """
-    if inputs.ndim != 3:
-        raise ValueError(f"inputs must have shape (seq, batch, embed); got {inputs.shape}")
+    _validate.packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
     embed_dim = inputs.shape[-1]
-    for name, array, expected in (
-        ("in_proj_weight", in_proj_weight, (3 * embed_dim, embed_dim)),
-        ("out_proj_weight", out_proj_weight, (embed_dim, embed_dim)),
-        ("in_proj_bias", in_proj_bias, (3 * embed_dim,)),
-        ("out_proj_bias", out_proj_bias, (embed_dim,)),
-    ):
-        if array is not None and array.shape != expected:
-            raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
     projected = inputs @ in_proj_weight.T + (0 if in_proj_bias is None else in_proj_bias)
     # attention runs over positions, so the batch goes first for the two products
     query, key, value = (x.swapaxes(0, 1) for x in np.split(projected, 3, axis=-1))
     weights = softmax(query @ key.swapaxes(-2, -1) / math.sqrt(embed_dim))
     output = (weights @ value).swapaxes(0, 1)
     return output @ out_proj_weight.T + (0 if out_proj_bias is None else out_proj_bias)
+
+
+def _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights):
+    """:func:`scaled_dot_product_attention` for arguments that are known to fit."""
+    by_formula = return_weights or dropout_p > 0 or query.dtype == torch.float64
+    if not by_formula and key.shape[-2] > 0:
+        return _fused(query, key, value, mask, is_causal, scale)
+    weights = _weights(query, key, _allowed(query, mask, is_causal), scale)
+    kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
+    output = (kept @ value.to(kept.dtype)).to(query.dtype)
+    return (output, weights.to(query.dtype)) if return_weights else output
 
 
 def _allowed(query, mask, is_causal):
@@ -211,17 +208,31 @@ def _allowed(query, mask, is_causal):
 
 def _weights(query, key, allowed, scale):
     """Softmax of the scores, in float32 for half precision."""
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    unchanged = nullcontext()
     if query.dtype in (torch.float16, torch.bfloat16):
         query, key = query.float(), key.float()
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = (query * scale) @ key.mT
+        if torch.amp.is_autocast_available(query.device.type):
+            # autocast would bring the product back to half precision
+            unchanged = torch.autocast(query.device.type, enabled=False)
+    with unchanged:
+        scores = (query * scale) @ key.mT
     if allowed is None:
-        return scores.softmax(dim=-1)
+        return _softmax(scores)
     # A row without any key would be softmax of -inf only: NaN, and NaN gradients for the whole
     # batch. Such a row keeps its scores and gets weight 0 afterwards.
     empty = ~allowed.any(dim=-1, keepdim=True)
-    weights = scores.masked_fill(~(allowed | empty), -math.inf).softmax(dim=-1)
+    weights = _softmax(scores.masked_fill(~(allowed | empty), -math.inf))
     return weights.masked_fill(empty, 0.0)
+
+
+def _softmax(scores):
+    """Softmax over the keys; in the memory of the scores where nobody differentiates."""
+    if scores.device.type == "cpu" and not torch.is_grad_enabled():
+        # Fresh memory costs more than the arithmetic. vmap and forward derivatives refuse it.
+        with suppress(RuntimeError):
+            return torch.softmax(scores, dim=-1, out=scores)
+    return scores.softmax(dim=-1)
 
 
 def _fused(query, key, value, mask, is_causal, scale):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+HOME_OF_TESTS = {"_validate": "single_head"}
 FAULTS = {
     "lookup": {
         "no maximum subtracted": ("np.exp(x - np.where(np.isneginf(peak), 0, peak))", "np.exp(x)"),
@@ -27,10 +28,13 @@ FAULTS = {
         "is_causal drops the mask": ("mask & triangle", "triangle"),
         "NaN for a row without keys": ("weights.masked_fill(empty, 0.0)", "weights / ~empty"),
         "mean of all values for a row without keys": ("output.masked_fill(empty, 0.0)", "output"),
-        "masked by a large finite number": ("-math.inf).softmax", "-1e4).softmax"),
+        "masked by a large finite number": ("-math.inf))", "-1e4))"),
         "divided by the width, not its root": ("1 / math.sqrt(query", "1 / (query"),
         "scale ignored": ("query * scale", "query / math.sqrt(query.shape[-1])"),
-        "softmax over the queries": ("scores.softmax(dim=-1)", "scores.softmax(dim=-2)"),
+        "softmax over the queries": (
+            "return scores.softmax(dim=-1)",
+            "return scores.softmax(dim=-2)",
+        ),
         "half precision overflows": ("query.float(), key.float()", "query, key"),
         "weights after dropout returned": ("(output, weights.to(", "(output, kept.to("),
         "weights in another dtype": ("(output, weights.to(query.dtype))", "(output, weights)"),
@@ -44,26 +48,126 @@ FAULTS = {
         "is_causal with two lengths": ("if is_causal and query", "if False and query"),
         "numbers as mask": ("mask.dtype != torch.bool", "mask.dtype.is_complex"),
     },
+    "multi_head": {
+        "reshape without transpose": (
+            "x.unflatten(-1, (num_heads, -1)).transpose(-3, -2)",
+            "x.reshape(*x.shape[:-2], num_heads, x.shape[-2], -1)",
+        ),
+        "merge without transpose": (
+            "x.transpose(-3, -2).flatten(-2)",
+            "x.reshape(*x.shape[:-3], x.shape[-2], -1)",
+        ),
+        "key heads dealt out in turn": (
+            "x.repeat_interleave(group, dim=1)",
+            "x.repeat(1, group, 1, 1)",
+        ),
+        "mask of the samples read as one of the heads": (
+            "mask[:, None] if mask is not None and mask.ndim == 3",
+            "mask[None] if mask is not None and mask.ndim == 3",
+        ),
+        "dropout in evaluation": ("self.dropout if self.training else 0.0", "self.dropout"),
+        "value defaults to the query": (
+            "value = key if value is None else value\n        _validate",
+            "value = query if value is None else value\n        _validate",
+        ),
+        "divided by the root of the full width": (
+            "math.sqrt(embed_dim // num_heads)",
+            "math.sqrt(embed_dim)",
+        ),
+        "NumPy attends across the batch": (
+            "parts.transpose(2, 1, 3, 0, 4)",
+            "parts.transpose(2, 0, 3, 1, 4)",
+        ),
+        "heads of one layer taken in another order": (
+            "p.chunk(layer.num_heads)[i]",
+            "p.chunk(layer.num_heads)[-i]",
+        ),
+    },
+    "parity": {
+        "no biases copied": ("if module.in_proj_bias is not None:", "if False:"),
+        "key and value in another order": (
+            '("q_proj.weight", "k_proj.weight", "v_proj.weight"), weights',
+            '("q_proj.weight", "v_proj.weight", "k_proj.weight"), weights',
+        ),
+        "aliases instead of copies": (
+            "load_state_dict(_by_our_names(module))",
+            "load_state_dict(_by_our_names(module), assign=True)",
+        ),
+        "batch_first ignored": ("batch_first=batch_first", "batch_first=True"),
+        "a gradient that exists is enough": (
+            "except GradcheckError:\n            wrong",
+            "except GradcheckError if False else ():\n            wrong",
+        ),
+        "plain sum of the outputs": ("(x * factor).sum()", "x.sum()"),
+        "checked in training mode": (".double().eval()", ".double()"),
+        "every parameter blamed": (
+            "wrong.append(_worst(name, alone, tensor))",
+            "wrong += [_worst(n, alone, t) for n, t in tensors.items()]",
+        ),
+    },
+    "masks": {
+        "diagonal blocked": ("mask.tril(offset + right)", "mask.tril(offset + right - 1)"),
+        "triangle transposed": (
+            "else mask.tril(offset + right)",
+            "else mask.triu(-offset - right)",
+        ),
+        "alignment by the longer side": ("keys - length if align", "abs(keys - length) if align"),
+        "padding upside down": ("(ids != pad_id)", "(ids == pad_id)"),
+        "padding hides queries": (
+            "(ids != pad_id)[:, None, None, :]",
+            "(ids != pad_id)[:, None, :, None]",
+        ),
+        "a large finite number": ("~mask, -math.inf", "~mask, -1e4"),
+        "bias taken for a mask": (
+            '_only(mask, allowed | (mask <= -1000), "0',
+            '_only(mask, mask <= 9, "0',
+        ),
+        "PyTorch's meaning of True forgotten": ("return ~each", "return each"),
+        "heads first in the folded axis": (
+            "each.expand(-1, num_heads, -1, -1).flatten(0, 1)",
+            "each.expand(-1, num_heads, -1, -1).transpose(0, 1).flatten(0, 1)",
+        ),
+    },
+    "scaling": {
+        "divided by the width": ("1 / math.sqrt(d_k)", "1 / d_k"),
+        "sign turned": ("return diagonal - weights", "return diagonal + weights"),
+        "same keys for every query": ("np.arange(rows) % groups", "0 * np.arange(rows)"),
+        "standard deviation for variance": ("scores.var()", "scores.std()"),
+    },
+    # what only a layer of several heads shows
+    "_validate of multi_head": {
+        "batch sizes that differ": ("if not query[0] == key[0] == value[0]:", "if False:"),
+        "mask (batch, 1, S) broadcasts": (
+            "(batch, *matrix)):\n",
+            "(batch, *matrix), (batch, 1, keys)):\n",
+        ),
+        "heads that do not divide": ("if embed_dim % num_heads:", "if False:"),
+        "width unchecked": ("tensor.ndim != 3 or tensor.shape[2] != width", "tensor.ndim != 3"),
+    },
+    "single_head of multi_head": {
+        "autocast lowers the scores": ("enabled=False", "enabled=True"),
+    },
     "plots": {
         "numbers at the wrong place": ("ax.text(column, row,", "ax.text(row, column,"),
         "a scale for each line": ("ax.plot(x, y,", "ax.plot(x, y / np.max(y),"),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("module", "fault"), [(module, fault) for module, faults in FAULTS.items() for fault in faults]
 )
 def test_planted_fault_is_caught(module, fault, tmp_path):
+    right, wrong = FAULTS[module][fault]
     for name in ("attention_lib", "pyproject.toml", "tests/conftest.py"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         (tmp_path / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, tmp_path / name)
-    tests = f"tests/test_{'single_head' if module == '_validate' else module}.py"
+    module, _, tested_by = module.partition(" of ")
+    tests = f"tests/test_{tested_by or HOME_OF_TESTS.get(module, module)}.py"
     shutil.copyfile(ROOT / tests, tmp_path / tests)
     path = tmp_path / "attention_lib" / f"{module}.py"
     source = path.read_text(encoding="utf-8")
-    right, wrong = FAULTS[module][fault]
     assert source.count(right) == 1, f"{right!r} must stand once in {module}.py to plant a fault"
     path.write_text(source.replace(right, wrong), encoding="utf-8")
     run = subprocess.run(

@@ -29,6 +29,11 @@ def test_heat_map_writes_every_weight_at_its_row_and_column():
     assert ax.get_title() == "T"
 
 
+def test_maps_that_are_compared_share_their_colours():
+    ax = plots.plot_weights(np.array([[0.1, 0.7]]), ["q"], ["a", "b"], brightest=1)
+    assert ax.images[0].get_clim() == (0, 1)
+
+
 def test_lines_carry_their_data_and_names():
     x = np.array([1.0, 10.0, 100.0])
     ax = plots.plot_lines(x, {"soft": x * 2, "hard": x * 0}, "t", "price", log=True)

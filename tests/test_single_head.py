@@ -477,7 +477,7 @@ def test_fewer_key_heads_than_query_heads_are_refused_with_the_way_out():
 @pytest.mark.refusal
 def test_the_two_alignments_are_drawn_and_both_work_when_passed():
     query, key, value = tensors(length=2, keys=4)
-    with pytest.raises(ValueError, match="top left") as caught:
+    with pytest.raises(ValueError, match="top_left") as caught:
         scaled_dot_product_attention(query, key, value, is_causal=True)
     assert "    x . . .\n    x x . .\n" in str(caught.value)
     assert str(caught.value).endswith("    x x x .\n    x x x x")
