@@ -42,11 +42,13 @@ book: $(INSTALLED)
 	@echo 'The front page: $(CURDIR)/$(BOOK)'
 
 # 1. everything but the site, the examples in docstrings and on the front page included
-# 2. the library once more, with the shapes in its signatures enforced on every call
-# 3. every chapter run again and compared with its stored outputs
+# 2. the library's tests against planted faults, dealt out one by one, since they take long
+# 3. the library once more, with the shapes in its signatures enforced on every call
+# 4. every chapter run again and compared with its stored outputs
 test: $(INSTALLED)
 	$(PYTEST) $(PARALLEL) -m 'not site' --doctest-modules --doctest-glob=index.md \
-		tests attention_lib chapters/index.md
+		--ignore=tests/test_planted_faults.py tests attention_lib chapters/index.md
+	$(PYTEST) -n 2 tests/test_planted_faults.py
 	$(PYTEST) --jaxtyping-packages=attention_lib,beartype.beartype \
 		-m 'not refusal and not site' $(LIBRARY_TESTS)
 	$(PYTEST) $(PARALLEL) --nbval --nbval-sanitize-with tests/sanitize.cfg chapters
