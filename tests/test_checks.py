@@ -66,7 +66,7 @@ def examined(name, answer):
 
 def test_every_exercise_of_every_chapter_has_answers_written_for_it():
     assert set(ANSWERS) == set(EXERCISES)
-    assert len(EXERCISES) == 20
+    assert len(EXERCISES) == 26
 
 
 @each_exercise
