@@ -32,7 +32,8 @@ head_parameters = PredictValue(
         ),
         Mistake(
             "one projection alone",
-            "A head has rows in three projections: queries, keys and values.",
+            "A head has rows in three projections, queries, keys and values, each row reads all "
+            "features of the input, and each has a bias.",
             D * EMBED_DIM + D,
             D * EMBED_DIM,
         ),

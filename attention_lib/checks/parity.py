@@ -262,7 +262,7 @@ differences = WriteFunction(
         Mistake(
             "the exact gradient",
             "The softmax is the exact gradient of this function. The exercise asks for finite "
-            "differences, which know the function only by its values.",
+            "differences with the step that is given, and those are a little off.",
             lambda x, h: softmax(x),
         ),
     ),
@@ -479,7 +479,7 @@ def _compare_with_itself(attention):
 
 
 MAKE_RANDOM = "Draw the biases at random; a new module of PyTorch has zeros there."
-MORE_HEADS = "Use more than one head."
+MORE_HEADS = "Use more than one head, and several words: with one word every weight is 1."
 
 parity_test = CatchFaults(
     right={
