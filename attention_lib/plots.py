@@ -5,25 +5,25 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 # Reads at a contrast above 4.5 on white, and nearly so on the theme's dark page.
-_INK = "#767676"
+INK = "#767676"
 # Distinct for colour-blind readers (Okabe and Ito, 2008), those of middle lightness first.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _STYLE = {
     "figure.figsize": (5.2, 3.8),
     "figure.dpi": 130,
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
     "axes.facecolor": "none",
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.titlecolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
     "axes.titlesize": "medium",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=_COLOURS),
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "axes.prop_cycle": mpl.cycler(color=COLOURS),
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "lines.linewidth": 2,
 }
 

@@ -13,10 +13,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attention_lib import softmax
+from attention_lib.plots import COLOURS, INK
 
 STATIC = Path(__file__).parents[1] / "_static"
-# The greys and colours of attention_lib.plots.
-GREY, BLUE, ORANGE = "#767676", "#0072B2", "#D55E00"
+BLUE, ORANGE = COLOURS[:2]
 
 # The shop of chapter 1. A score is the number of words that query and key share.
 PRICES = {
@@ -37,7 +37,7 @@ def draw_lookups(path):
     figure, (left, right) = plt.subplots(1, 2, figsize=(6.2, 4.6), sharey=True)
     draw_panel(left, hard, values, BLUE, "hard lookup")
     draw_panel(right, softmax(scores), values, ORANGE, "soft lookup")
-    figure.suptitle(f'query: "{QUERY}"', color=GREY, x=0.02, ha="left", fontsize="medium")
+    figure.suptitle(f'query: "{QUERY}"', color=INK, x=0.02, ha="left", fontsize="medium")
     figure.tight_layout(w_pad=0.4)
     figure.savefig(path, transparent=True, dpi=200)
 
@@ -46,15 +46,15 @@ def draw_panel(axes, weights, values, colour, title):
     """Draw one lookup: a bar for the weight of every key, and the answer below."""
     words = [(*key.rsplit(maxsplit=1), price) for key, price in PRICES.items()]
     names = [f"{kind}\n{thing}: {price}" for kind, thing, price in words]
-    axes.barh(names, np.ones(4), color=GREY, alpha=0.15, height=0.6)
+    axes.barh(names, np.ones(4), color=INK, alpha=0.15, height=0.6)
     axes.barh(names, weights, color=colour, height=0.6)
     for row, weight in enumerate(weights):
-        axes.text(1.08, row, f"{weight:.2f}", color=GREY, va="center")
+        axes.text(1.08, row, f"{weight:.2f}", color=INK, va="center")
     answer = f"answer  {weights @ values:.2f}"
     axes.text(0, 4.2, answer, color=colour, weight="bold", va="center")
     axes.set_title(title, color=colour, weight="bold", loc="left")
     axes.set(xlim=(0, 1.5), ylim=(4.6, -0.5), xticks=[])
-    axes.tick_params(length=0, colors=GREY)
+    axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
 
 
@@ -68,7 +68,7 @@ def logo(stroke):
     )
     brace = "M15 8c-6 0-7 3-7 8v8c0 5-1 8-5 8c4 0 5 3 5 8v8c0 5 1 8 7 8"
     braces = "".join(
-        f'<path d="{brace}" transform="{t}" fill="none" stroke="{GREY}" stroke-width="{stroke}"'
+        f'<path d="{brace}" transform="{t}" fill="none" stroke="{INK}" stroke-width="{stroke}"'
         ' stroke-linecap="round"/>'
         for t in ("", "translate(64 0) scale(-1 1)")
     )
