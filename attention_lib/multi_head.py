@@ -326,7 +326,8 @@ def numpy_multi_head_attention(
 
 
 def _split(x, num_heads):
-    return x.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
+    *batch, width = x.shape
+    return x.view(*batch, num_heads, width // num_heads).transpose(-3, -2)
 
 
 def _merge(x):

@@ -45,7 +45,8 @@ def attention_weights(
         Vaswani et al., "Attention is all you need", 2017, section 3.2.1, equation 1.
     """
     _validate.attention_arguments(query, key, None, mask, is_causal, scale)
-    return _weights(query, key, _allowed(query, mask, is_causal), scale).to(query.dtype)
+    with _no_autocast(query):
+        return _weights(query, key, _allowed(query, mask, is_causal), scale).to(query.dtype)
 
 
 def scaled_dot_product_attention(
@@ -191,10 +192,18 @@ def _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights
     by_formula = return_weights or dropout_p > 0 or query.dtype == torch.float64
     if not by_formula and key.shape[-2] > 0:
         return _fused(query, key, value, mask, is_causal, scale)
-    weights = _weights(query, key, _allowed(query, mask, is_causal), scale)
-    kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
-    output = (kept @ value.to(kept.dtype)).to(query.dtype)
+    with _no_autocast(query):
+        weights = _weights(query, key, _allowed(query, mask, is_causal), scale)
+        kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
+        output = (kept @ value.to(kept.dtype)).to(query.dtype)
     return (output, weights.to(query.dtype)) if return_weights else output
+
+
+def _no_autocast(query):
+    """A context in which autocast does not lower the scores to half precision."""
+    kind = query.device.type
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def _allowed(query, mask, is_causal):
@@ -209,14 +218,9 @@ def _allowed(query, mask, is_causal):
 def _weights(query, key, allowed, scale):
     """Softmax of the scores, in float32 for half precision."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    unchanged = nullcontext()
     if query.dtype in (torch.float16, torch.bfloat16):
         query, key = query.float(), key.float()
-        if torch.amp.is_autocast_available(query.device.type):
-            # autocast would bring the product back to half precision
-            unchanged = torch.autocast(query.device.type, enabled=False)
-    with unchanged:
-        scores = (query * scale) @ key.mT
+    scores = _scores(query, key, scale)
     if allowed is None:
         return _softmax(scores)
     # A row without any key would be softmax of -inf only: NaN, and NaN gradients for the whole
@@ -224,6 +228,16 @@ def _weights(query, key, allowed, scale):
     empty = ~allowed.any(dim=-1, keepdim=True)
     weights = _softmax(scores.masked_fill(~(allowed | empty), -math.inf))
     return weights.masked_fill(empty, 0.0)
+
+
+def _scores(query, key, scale):
+    """``query @ key.T * scale`` in one call, which spares a pass over a scaled copy."""
+    samples = math.prod(query.shape[:-2])
+    query_flat = query.reshape(samples, *query.shape[-2:])
+    key_flat = key.reshape(samples, *key.shape[-2:])
+    unread = query.new_empty(())  # with beta = 0
+    scores = torch.baddbmm(unread, query_flat, key_flat.mT, beta=0, alpha=scale)
+    return scores.view(*query.shape[:-1], key.shape[-2])
 
 
 def _softmax(scores):
@@ -238,11 +252,12 @@ def _softmax(scores):
 def _fused(query, key, value, mask, is_causal, scale):
     """PyTorch's kernel, with rows that may attend to nothing set to 0 on every back end."""
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
+        return output.to(query.dtype)  # another one under autocast
     allowed = _allowed(query, mask, is_causal)
     allowed = allowed[None] if allowed.ndim == 1 else allowed
     empty = ~allowed.any(dim=-1, keepdim=True)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=allowed | empty, scale=scale
     )
-    return output.masked_fill(empty, 0.0)
+    return output.masked_fill(empty, 0.0).to(query.dtype)

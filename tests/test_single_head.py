@@ -91,6 +91,20 @@ def test_asking_for_weights_changes_nothing_else(dtype, masked, is_causal):
     torch.testing.assert_close(output, same, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_autocast_keeps_the_dtype_and_asking_for_weights_changes_nothing_else(masked):
+    query, key, value = tensors(B, H, dtype=torch.float32)
+    mask = torch.tensor([True] * (S - 1) + [False]) if masked else None
+    expected = scaled_dot_product_attention(query, key, value, mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        alone = scaled_dot_product_attention(query, key, value, mask)
+        output, weights = scaled_dot_product_attention(query, key, value, mask, return_weights=True)
+        assert torch.equal(attention_weights(query, key, mask), weights)
+    assert alone.dtype == output.dtype == weights.dtype == torch.float32
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(alone, expected, rtol=0, atol=8 * torch.finfo(torch.bfloat16).eps)
+
+
 def test_is_causal_is_the_lower_triangle_and_adds_to_a_mask():
     query, key, value = tensors(B, keys=L)
     triangle = torch.ones(L, L, dtype=torch.bool).tril()
