@@ -6,7 +6,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.gradcheck import GradcheckError, gradcheck
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 from attention_lib.multi_head import MultiHeadAttention
 
@@ -84,7 +84,8 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
     too coarse for finite differences, and dropout draws other numbers in every call. The outputs
     are summed with random factors; a plain sum would not see errors that cancel. Each floating
     input and each parameter is then checked alone by ``torch.autograd.gradcheck``, and so is the
-    gradient itself, along a random direction, as ``torch.autograd.gradgradcheck`` does.
+    gradient itself, along a random direction: that names what is wrong. Last,
+    ``torch.autograd.gradgradcheck`` takes all of them together.
 
     The bias of the keys in attention has the gradient 0. It adds the same number to all scores of
     a row, and the softmax ignores that. So 0 against 0 is right there, and suspicious elsewhere.
@@ -131,6 +132,12 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
     if second:
         try:
             _compare("second derivative", slope, tensors)
+            together = tuple(tensors.values())
+            gradgradcheck(
+                lambda *x: loss(dict(zip(tensors, x, strict=True))), together, fast_mode=True
+            )
+        except GradcheckError as error:
+            raise AssertionError(f"wrong second derivative: {error}") from error
         except RuntimeError as error:
             raise ValueError(f"no second derivatives, pass second=False: {error}") from error
     sizes = zip(tensors, _gradients(loss, tensors), strict=True)
