@@ -1,0 +1,89 @@
+"""The benchmark times equal things, says how quiet the machine was, and counts right."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import attention
+
+SIZE = (2, 17, 32, 4)
+x = torch.randn(SIZE[:3], generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _gradients_on():
+    yield
+    torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("with_weights", "masked"), [(False, False), (False, True), (True, False)])
+def test_contenders_give_equal_outputs_weights_and_gradients(with_weights, masked, backward):
+    found = attention.contenders(SIZE, with_weights, masked, backward)
+    assert {attention.OURS, "nn.MultiheadAttention, train", "packed, plain formula"} <= set(found)
+    attention.assert_equal(found, x.clone(), backward)
+
+
+@pytest.mark.parametrize(
+    ("masked", "change"),
+    [
+        (False, lambda out, weights: (out * 1.01, weights)),
+        (False, lambda out, weights: (out.roll(1, dims=1), weights)),
+        (True, lambda out, weights: (out, weights.mean(dim=1, keepdim=True).expand_as(weights))),
+    ],
+)
+def test_a_contender_that_computes_something_else_is_not_timed(masked, change):
+    found = attention.contenders(SIZE, True, masked, False)
+    layer, function = found["packed, plain formula"]
+    found["wrong"] = (layer, lambda x: change(*function(x)))
+    with pytest.raises(AssertionError, match=r"^wrong: "):
+        attention.assert_equal(found, x.clone(), backward=False)
+
+
+def test_a_race_gives_one_row_a_contender_and_measures_against_the_best_peer(monkeypatch):
+    monkeypatch.setattr(attention, "SAMPLE_SECONDS", 1e-3)
+    monkeypatch.setattr(attention, "limit", lambda: 1e9)
+    rows = attention.race(SIZE, False, False, True, rounds=2)
+    peers = [row["ms"] for row in rows if row["contender"] != attention.OURS]
+    for row in rows:
+        assert row["to best peer"] == pytest.approx(row["ms"] / min(peers), rel=0.05)
+        share = attention.flops(SIZE, True) / row["ms"] * 1000 / 1e9
+        assert row["of the machine"] == pytest.approx(share, rel=0.05)
+        assert row["quartiles"][0] <= row["ms"] <= row["quartiles"][1]
+
+
+def test_samples_taken_while_others_worked_are_left_out_or_marked():
+    quiet, loud = [(0.001, 0.0), (0.002, 0.1), (0.003, 0.0)], [(9.0, 1.5)] * 3
+    assert attention.quartiles(quiet + loud) == ([1, 2, 3], False)
+    (_, median, _), noisy = attention.quartiles(quiet[:1] + loud)
+    assert noisy
+    assert median == 9000
+
+
+def test_operations_are_those_that_pytorch_counts():
+    _, function = attention.contenders(SIZE, False, False, True)["packed, plain formula"]
+    inputs = x.clone().requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        out = function(inputs)[0]
+    assert counter.get_total_flops() == attention.flops(SIZE, backward=False)
+    with FlopCounterMode(display=False) as counter:
+        out.sum().backward()
+    batch, length, width, _ = SIZE
+    # the kernel computes the scores once more in its backward pass; the formula has kept them
+    again = 2 * batch * length**2 * width
+    total = counter.get_total_flops() + attention.flops(SIZE, backward=False) + again
+    assert total == attention.flops(SIZE, backward=True)
+
+
+def test_peak_memory_is_measured_in_a_process_of_its_own():
+    command = [sys.executable, attention.__file__, "--peak"]
+    run = subprocess.run(
+        [*command, "packed, plain formula", "forward", "1024"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(run.stdout) > 8 * 1024**2 * 4 / 2**20  # the scores of eight heads
