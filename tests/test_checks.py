@@ -31,6 +31,8 @@ ANSWERS = {
     for name, answers in import_module(f"wrong_answers.{chapter}").ANSWERS.items()
 }
 FUNCTIONS = [name for name in EXERCISES if isinstance(EXERCISES[name], WriteFunction)]
+TRUTH_VALUES = ["batch_mask", "one_mask", "decoding_mask"]  # functions whose results are bool
+NUMBERS = [name for name in FUNCTIONS if name not in TRUTH_VALUES]
 MISTAKES = [(name, mistake) for name in EXERCISES for mistake in EXERCISES[name].mistakes]
 
 each_exercise = pytest.mark.parametrize("name", EXERCISES)
@@ -66,7 +68,7 @@ def examined(name, answer):
 
 def test_every_exercise_of_every_chapter_has_answers_written_for_it():
     assert set(ANSWERS) == set(EXERCISES)
-    assert len(EXERCISES) == 26
+    assert len(EXERCISES) == 32
 
 
 @each_exercise
@@ -147,7 +149,9 @@ def test_one_wrong_number_in_one_case_is_enough_to_be_refused(name):
         def answer(*arguments, _calls=calls, _target=target, **named):
             result = np.array(exercise.reference(*arguments, **named))
             if next(_calls) == _target:
-                result.flat[-1] += 1e-3
+                result.flat[-1] = (
+                    ~result.flat[-1] if result.dtype == bool else result.flat[-1] + 1e-3
+                )
             return result
 
         report = examined(name, answer)
@@ -305,7 +309,7 @@ def test_result_of_another_kind_is_described():
         assert text in " ".join(report.text.split())
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", NUMBERS)
 def test_dtype_may_be_more_precise_than_the_inputs_but_not_less(name):
     def cast(dtype):
         def answer(*arguments, **named):
@@ -317,6 +321,18 @@ def test_dtype_may_be_more_precise_than_the_inputs_but_not_less(name):
     assert examined(name, cast(np.longdouble)).verdict == "correct"
     assert examined(name, cast(np.float32)).verdict == "dtype"
     assert examined(name, cast(int)).verdict in ("wrong", "known mistake")
+
+
+@pytest.mark.parametrize("name", TRUTH_VALUES)
+def test_truth_values_must_be_bool(name):
+    for dtype in float, int, np.float32:
+
+        def answer(*arguments, _dtype=dtype):
+            return EXERCISES[name].reference(*arguments).astype(_dtype)
+
+        report = examined(name, answer)
+        assert report.verdict == "dtype"
+        assert "expected bool, got" in " ".join(report.text.split())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

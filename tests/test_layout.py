@@ -27,7 +27,7 @@ PAGES = [Path(chapter["file"]).name for part in TOC["parts"] for chapter in part
 CHAPTERS = [page for page in PAGES if page[0].isdigit()]
 WRITTEN = [chapter[3:] for chapter in CHAPTERS]
 # Module and tests come first, then the chapter: finished modules that wait for theirs.
-AHEAD = ["masks"]
+AHEAD = []
 ORDER = WRITTEN + AHEAD
 MODULES = sorted(LIBRARY.rglob("*.py"))
 # Google Colab, August 2026
