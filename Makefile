@@ -17,6 +17,8 @@ PARALLEL := -n 2 --dist loadfile
 LIBRARY_TESTS := $(sort $(wildcard $(patsubst attention_lib/%.py,tests/test_%.py,$(wildcard attention_lib/*.py))))
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
+# A progress bar is for a person.
+test: export TQDM_DISABLE = 1
 
 .PHONY: help book test site-test lint lab clean
 

@@ -36,10 +36,10 @@ def use_style() -> None:
 def plot_weights(weights, query_labels, key_labels, title="", ax=None, brightest=None):
     """A heat map of attention weights, one row a query, one column a key, with the numbers in it.
 
-    The colours run from 0 to ``brightest``.
+    The colours run from 0 to ``brightest``. Maps of more than 12 rows or columns show no numbers.
 
     Args:
-        weights: ``(q, k)``, array or CPU tensor, between 0 and 1.
+        weights: ``(q, k)``, array or tensor of any float dtype on any device, between 0 and 1.
         query_labels: One text for each row.
         key_labels: One text for each column.
         title: Text above the map.
@@ -53,24 +53,107 @@ def plot_weights(weights, query_labels, key_labels, title="", ax=None, brightest
     Raises:
         ValueError: Labels and weights do not fit together.
     """
-    weights = np.asarray(weights, dtype=float)
-    expected = (len(query_labels), len(key_labels))
-    if weights.shape != expected:
+    weights = _array(weights)
+    numbers = max(weights.shape) <= 12
+    if ax is None:
+        column, row = (0.75, 0.5) if numbers else (0.3, 0.3)
+        size = (1.6 + column * weights.shape[1], 1.2 + row * weights.shape[0])
+        _, ax = plt.subplots(figsize=size)
+    brightest = weights.max() if brightest is None else brightest
+    return _map(ax, weights, query_labels, key_labels, title, brightest, numbers)
+
+
+def plot_heads(weights, query_labels, key_labels, title="head {}", columns=4):
+    """A heat map of each head of a layer, in one figure, with the same colours in all.
+
+    Args:
+        weights: ``(heads, q, k)``, array or tensor of any float dtype on any device.
+        query_labels: One text for each row.
+        key_labels: One text for each column.
+        title: Text above each map, ``{}`` stands for the number of the head.
+        columns: Number of maps side by side at most.
+
+    Returns:
+        The axes, one for each head.
+
+    Raises:
+        ValueError: Labels and weights do not fit together.
+    """
+    weights = _array(weights)
+    if weights.ndim != 3:
+        raise ValueError(f"weights must have shape (heads, queries, keys); got {weights.shape}")
+    side_by_side = min(columns, len(weights))
+    rows = -(-len(weights) // side_by_side)
+    height, width = (max(1.6, 0.22 * size) for size in weights.shape[1:])
+    size = (side_by_side * width + 1, rows * (height + 0.8) + 0.4)
+    _, grid = plt.subplots(
+        rows, side_by_side, figsize=size, sharex=True, sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    for number, ax in enumerate(grid.flat):
+        if number >= len(weights):
+            ax.axis("off")
+            continue
+        name = title.format(number)
+        _map(ax, weights[number], query_labels, key_labels, name, weights.max(), numbers=False)
+        ax.tick_params(axis="x", labelrotation=90)
+        ax.label_outer()
+    return list(grid.flat[: len(weights)])
+
+
+def plot_image_weights(image, weights, title="", ax=None, brightest=None):
+    """A grey image under the attention weights of its patches; the more weight, the more colour.
+
+    Args:
+        image: ``(height, width)``, array or tensor of any float dtype on any device.
+        weights: ``(rows, columns)``, one weight a patch; they divide the image.
+        title: Text above the image.
+        ax: The axes to draw on; a new figure by default.
+        brightest: The weight of the strongest colour; the largest weight by default.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The patches do not divide the image.
+    """
+    image, weights = _array(image), _array(weights)
+    size = [pixels / n for pixels, n in zip(image.shape, weights.shape, strict=True)]
+    if any(pixels % 1 for pixels in size):
         raise ValueError(
-            f"weights must have shape (queries, keys) = {expected}; got {weights.shape}"
+            f"patches must divide the image; got {weights.shape} patches of {image.shape} pixels"
         )
     if ax is None:
-        _, ax = plt.subplots(figsize=(1.6 + 0.75 * expected[1], 1.2 + 0.5 * expected[0]))
+        _, ax = plt.subplots(figsize=(2.6, 2.8))
+    over = np.kron(weights, np.ones([int(pixels) for pixels in size]))
     brightest = weights.max() if brightest is None else brightest
-    ax.imshow(weights, vmin=0, vmax=brightest, cmap="viridis", aspect="auto")
-    for (row, column), weight in np.ndenumerate(weights):
-        colour = "black" if weight > 0.6 * brightest else "white"
-        ax.text(column, row, f"{weight:.2f}", ha="center", va="center", color=colour)
-    ax.set_xticks(range(expected[1]), key_labels)
-    ax.set_yticks(range(expected[0]), query_labels)
-    ax.set(xlabel="keys", ylabel="queries", title=title)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
+    ax.imshow(image, cmap="gray_r")
+    ax.imshow(over, cmap="viridis", vmin=0, vmax=brightest, alpha=0.65)
+    ax.set(title=title, xticks=[], yticks=[])
+    return ax
+
+
+def plot_training(losses, ylabel="loss", title="", ax=None):
+    """The losses of one or several trainings, each as a running mean over a twentieth of it.
+
+    Args:
+        losses: A dict from name to the losses of every step.
+        ylabel: Text of the vertical axis.
+        title: Text above the lines.
+        ax: The axes to draw on; a new figure by default.
+
+    Returns:
+        The axes.
+    """
+    ax = plt.subplots()[1] if ax is None else ax
+    for number, (name, values) in enumerate(losses.items()):
+        n = max(1, len(values) // 20)
+        means = np.convolve(values, np.ones(n) / n, mode="valid")
+        style = ["-", "--", "-.", ":"][number % 4]
+        ax.plot(np.arange(n, len(values) + 1), means, style, label=name)
+    ax.set(xlabel="step", ylabel=ylabel, title=title, ylim=(0, None))
+    if len(losses) > 1:
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return ax
 
 
@@ -136,6 +219,31 @@ def plot_matrices(lines):
         top -= height + 3.5
     ax.set_aspect("equal")
     ax.axis("off")
+    return ax
+
+
+def _array(values):
+    """NumPy in float64 from an array, or from a tensor of any dtype and device."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double()
+    return np.asarray(values, dtype=float)
+
+
+def _map(ax, weights, query_labels, key_labels, title, brightest, numbers):
+    """The heat map of :func:`plot_weights` and :func:`plot_heads`."""
+    import seaborn  # takes a second to load: only those who draw a map pay for it
+
+    expected = (len(query_labels), len(key_labels))
+    if weights.shape != expected:
+        raise ValueError(
+            f"weights must have shape (queries, keys) = {expected}; got {weights.shape}"
+        )
+    seaborn.heatmap(
+        weights, vmin=0, vmax=brightest, cmap="viridis", annot=numbers, fmt=".2f", cbar=False,
+        xticklabels=key_labels, yticklabels=query_labels, ax=ax,
+    )  # fmt: skip
+    ax.set(xlabel="keys", ylabel="queries", title=title)
+    ax.tick_params(length=0, labelrotation=0)
     return ax
 
 

@@ -1,9 +1,13 @@
 """The book's figures show what they were given."""
 
+import subprocess
+import sys
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 
 from attention_lib import plots
 
@@ -24,14 +28,62 @@ def test_heat_map_writes_every_weight_at_its_row_and_column():
     assert shown == {(c, r): f"{w:.2f}" for (r, c), w in np.ndenumerate(weights)}
     assert [t.get_text() for t in ax.get_yticklabels()] == ["red", "bag"]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b", "c"]
-    np.testing.assert_array_equal(ax.images[0].get_array(), weights)
-    assert ax.images[0].get_clim() == (0, 0.95)
+    np.testing.assert_array_equal(ax.collections[0].get_array(), weights)
+    assert ax.collections[0].get_clim() == (0, 0.95)
     assert ax.get_title() == "T"
 
 
 def test_maps_that_are_compared_share_their_colours():
     ax = plots.plot_weights(np.array([[0.1, 0.7]]), ["q"], ["a", "b"], brightest=1)
-    assert ax.images[0].get_clim() == (0, 1)
+    assert ax.collections[0].get_clim() == (0, 1)
+
+
+def test_wide_maps_show_no_numbers():
+    assert not plots.plot_weights(np.ones((2, 13)), "ab", "abcdefghijklm").texts
+
+
+def test_every_head_has_a_map_with_common_colours_and_labels_at_the_edges():
+    weights = np.random.default_rng(0).random((5, 3, 2))
+    axes = plots.plot_heads(weights, ["x", "y", "z"], ["a", "b"], title="h{}", columns=3)
+    assert [ax.get_title() for ax in axes] == ["h0", "h1", "h2", "h3", "h4"]
+    for ax, expected in zip(axes, weights, strict=True):
+        np.testing.assert_array_equal(ax.collections[0].get_array(), expected)
+        assert ax.collections[0].get_clim() == (0, weights.max())
+    assert [bool(ax.get_ylabel()) for ax in axes] == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_maps_take_tensors_of_any_float_dtype_that_need_gradients(dtype):
+    weights = torch.tensor([[0.25, 0.75]], dtype=dtype, requires_grad=True)
+    ax = plots.plot_weights(weights, ["q"], ["a", "b"])
+    np.testing.assert_array_equal(ax.collections[0].get_array(), [[0.25, 0.75]])
+    (head,) = plots.plot_heads(weights[None], ["q"], ["a", "b"])
+    np.testing.assert_array_equal(head.collections[0].get_array(), [[0.25, 0.75]])
+
+
+def test_weight_of_a_patch_covers_its_pixels_and_no_others():
+    image = np.arange(24.0).reshape(4, 6)
+    weights = torch.tensor([[0.1, 0.2, 0.3], [0.0, 0.4, 0.0]]).bfloat16()
+    ax = plots.plot_image_weights(image, weights, title="3")
+    below, above = (picture.get_array() for picture in ax.images)
+    np.testing.assert_array_equal(below, image)
+    for (row, column), pixel in np.ndenumerate(above):
+        assert pixel == weights[row // 2, column // 2].item()
+    assert ax.images[1].get_clim() == (0, weights.max().item())
+
+
+def test_training_is_drawn_as_a_running_mean_at_its_last_step():
+    ax = plots.plot_training({"one": np.arange(40.0), "two": np.ones(40)})
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), np.arange(2, 41))
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), np.arange(39) + 0.5)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two"]
+    assert plots.plot_training({"one": [1.0]}).get_legend() is None
+
+
+def test_only_who_draws_a_map_loads_seaborn():
+    code = "import sys, attention_lib.plots; print('seaborn' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 def test_lines_carry_their_data_and_names():
@@ -76,5 +128,9 @@ def test_style_has_no_background_and_ink_that_reads_on_white():
 def test_labels_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"\(queries, keys\) = \(1, 2\); got \(2, 1\)"):
         plots.plot_weights(np.ones((2, 1)), ["a"], ["b", "c"])
+    with pytest.raises(ValueError, match=r"\(heads, queries, keys\); got \(2, 1\)"):
+        plots.plot_heads(np.ones((2, 1)), ["a", "b"], ["c"])
+    with pytest.raises(ValueError, match=r"got \(3, 1\) patches of \(4, 6\) pixels"):
+        plots.plot_image_weights(np.ones((4, 6)), np.ones((3, 1)))
     with pytest.raises(ValueError, match=r"line 'soft' must have 2 values.*got 3"):
         plots.plot_lines([1, 2], {"soft": [1, 2, 3]}, "", "")

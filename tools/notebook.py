@@ -13,7 +13,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# one thread, so that numbers repeat; no progress bar, which is for a person
+REPEATABLE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
 NOTEBOOK_METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -55,7 +56,7 @@ def run(path):
 
 def main(paths):
     """Run all steps on the notebooks at `paths`; the first step that fails ends the program."""
-    os.environ.update(ONE_THREAD)
+    os.environ.update(REPEATABLE)
     sanitize = Path(__file__).parents[1] / "tests" / "sanitize.cfg"
     python = [sys.executable, "-m"]
     subprocess.run([*python, "ruff", "check", "--fix", *paths], check=True)
