@@ -38,6 +38,13 @@ _HOME = {
     "from_key_padding_mask": "masks",
     "to_ones_and_zeros": "masks",
     "from_ones_and_zeros": "masks",
+    "TransformerBlock": "block",
+    "CrossAttentionBlock": "block",
+    "sinusoidal_positional_encoding": "block",
+    "rotary": "block",
+    "linear_bias_slopes": "block",
+    "RotaryAttention": "block",
+    "LinearBiasAttention": "block",
 }
 
 __all__ = sorted(_HOME)

@@ -67,11 +67,7 @@ def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=Fals
             _float_tensor(name, tensor)
             _same_kind(name, tensor, "the layer's weights", weight, autocast=True)
             checked = tensor
-        if tensor.ndim != 3 or tensor.shape[2] != width:
-            raise ValueError(
-                f"{name} must have shape (batch, position, {size} = {width}); "
-                f"got {tuple(tensor.shape)}"
-            )
+        _sequence(name, tensor, size, width)
     query, key, value = inputs
     if not (query is key is value):
         _same_batch(query.shape, key.shape, value.shape)
@@ -79,6 +75,19 @@ def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=Fals
     if mask is not None:
         _mask_kind(mask, query)
         _layer_mask(tuple(mask.shape), *query.shape[:2], key.shape[1], num_heads)
+
+
+def block_input(name, tensor, embed_dim, weight):
+    """Refuse what is not a ``(batch, position, embed_dim)`` tensor of a block's dtype and device.
+
+    Raises:
+        TypeError: Not a tensor, not a float dtype, not the block's dtype (autocast may bring
+            another one).
+        ValueError: Another shape or device.
+    """
+    _float_tensor(name, tensor)
+    _same_kind(name, tensor, "the block's weights", weight, autocast=True)
+    _sequence(name, tensor, "embed_dim", embed_dim)
 
 
 def layer_sizes(dropout=0.0, num_kv_heads=None, **sizes):
@@ -138,6 +147,13 @@ def _float_tensor(name, tensor):
         raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
     if tensor.dtype not in _DTYPES:
         raise TypeError(f"{name} must have a real floating dtype; got {tensor.dtype}")
+
+
+def _sequence(name, tensor, size, width):
+    if tensor.ndim != 3 or tensor.shape[2] != width:
+        raise ValueError(
+            f"{name} must have shape (batch, position, {size} = {width}); got {tuple(tensor.shape)}"
+        )
 
 
 def _same_kind(name, tensor, other_name, other, autocast=False):
@@ -243,13 +259,8 @@ def _mask(mask, query, length):
 
 def _layer_mask(shape, batch, length, keys, heads):
     matrix = (length, keys)
-    broadcasts = (
-        len(shape) == 4
-        and shape[3] == keys
-        and all(
-            size in (1, wanted) for size, wanted in zip(shape, (batch, heads, length), strict=False)
-        )
-    )
+    axes = ((1, batch), (1, heads), (1, length), (keys,))
+    broadcasts = len(shape) == 4 and all(map(tuple.__contains__, axes, shape))
     if not broadcasts and shape not in (matrix, (batch, *matrix)):
         raise ValueError(
             f"mask of a layer must have shape (L, S) = {matrix}, (batch, L, S) = "

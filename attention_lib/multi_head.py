@@ -178,9 +178,7 @@ class MultiHeadAttention(nn.Module):
             (query, key, value), (self.embed_dim, self.kdim, self.vdim), self.num_heads,
             self.q_proj.weight, mask, is_causal,
         )  # fmt: skip
-        query = _split(self.q_proj(query), self.num_heads)
-        key = _split(self.k_proj(key), self.num_kv_heads)
-        value = _split(self.v_proj(value), self.num_kv_heads)
+        query, key, value = self._heads(query, key, value)
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
             key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
@@ -190,6 +188,14 @@ class MultiHeadAttention(nn.Module):
         if return_weights:
             return self.out_proj(_merge(result[0])), result[1]
         return self.out_proj(_merge(result))
+
+    def _heads(self, query, key, value):
+        """Queries, keys and values of all heads; a subclass may bring in the positions here."""
+        return (
+            _split(self.q_proj(query), self.num_heads),
+            _split(self.k_proj(key), self.num_kv_heads),
+            _split(self.v_proj(value), self.num_kv_heads),
+        )
 
     def extra_repr(self) -> str:
         """The numbers of heads and the dropout, for ``print``."""

@@ -21,7 +21,7 @@ __all__ = ["CHAPTERS", "Report", "check", "examine", "hint"]
 
 # In reading order: they load one by one until the name is found, so that an exercise of a NumPy
 # chapter never loads torch.
-CHAPTERS = ("lookup", "single_head", "scaling", "multi_head", "parity", "masks")
+CHAPTERS = ("lookup", "single_head", "scaling", "multi_head", "parity", "masks", "block")
 
 
 def check(name, candidate):

@@ -1,0 +1,508 @@
+"""The exercises of chapter 7, block: references, cases, known mistakes, hints."""
+
+import numpy as np
+
+from attention_lib.block import TransformerBlock
+from attention_lib.checks.engine import Case, CatchFaults, Mistake, PredictValue, WriteFunction
+
+# --------------------------------------------------------------------- feedforward_parameters
+
+E, HIDDEN = 8, 32
+
+
+def _feedforward_parameters():
+    return sum(p.numel() for p in TransformerBlock(E, 2).feedforward.parameters())
+
+
+feedforward_parameters = PredictValue(
+    answer=_feedforward_parameters,
+    mistakes=(
+        Mistake(
+            "biases forgotten",
+            "The two matrices are counted right. Each linear layer has a bias too, one number for "
+            "each feature that it makes.",
+            2 * E * HIDDEN,
+        ),
+        Mistake(
+            "one of the two layers",
+            "There are two: from 8 to the hidden width, and back.",
+            E * HIDDEN + HIDDEN,
+            HIDDEN * E + E,
+            E * HIDDEN,
+        ),
+        Mistake(
+            "hidden layer as wide as the stream",
+            "By default the hidden layer is four times as wide.",
+            2 * (E * E + E),
+            2 * E * E,
+        ),
+        Mistake(
+            "the same bias for both",
+            "The first layer makes 32 features, so it has 32 biases; the second makes 8.",
+            2 * (E * HIDDEN + HIDDEN),
+            2 * (E * HIDDEN + E),
+        ),
+        Mistake(
+            "the whole block",
+            "That counts attention and norms as well.",
+            sum(p.numel() for p in TransformerBlock(E, 2).parameters()),
+        ),
+        Mistake(
+            "with a norm",
+            "A norm has 2 * 8 parameters, but it stands beside the feed-forward network.",
+            2 * E * HIDDEN + HIDDEN + E + 2 * E,
+        ),
+        Mistake(
+            "once for each head",
+            "The heads belong to the attention. There is one feed-forward network.",
+            2 * (2 * E * HIDDEN + HIDDEN + E),
+        ),
+    ),
+    hints=(
+        "The hidden layer is 4 * 8 = 32 wide.",
+        "The first linear layer has a matrix of 32 times 8 numbers, and a bias for each of the 32.",
+        "The second has 8 times 32 numbers and 8 biases. Add the four.",
+    ),
+    tolerance=1e-6,
+)
+
+# ---------------------------------------------------------------------------- waves
+
+
+def _waves(
+    length, width, *,
+    exponent=lambda columns, width: columns / width, base=10000.0, start=0, times=False,
+    parts=(np.sin, np.cos), place="in turn",
+):  # fmt: skip
+    """The waves with one choice for each step that can go wrong."""
+    frequencies = base ** -exponent(np.arange(0, width, 2), width)
+    positions = np.arange(start, start + length)[:, None]
+    angles = positions / frequencies if times else positions * frequencies
+    first, second = (part(angles) for part in parts)
+    if place == "halves":
+        return np.concatenate((first, second), axis=1)
+    return np.stack((first, second), axis=-1).reshape(length, width)
+
+
+def _angle_of_each_column(length, width):
+    columns = np.arange(width)
+    angles = np.arange(length)[:, None] / 10000 ** (columns / width)
+    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
+
+
+waves = WriteFunction(
+    reference=lambda length, width: _waves(length, width),
+    cases=(
+        Case("one position", 1, 2),
+        Case("width 2", 3, 2),
+        Case("width 4", 2, 4),
+        Case("more columns than positions", 3, 8),
+        Case("as many columns as positions", 6, 6),
+        Case("many positions", 40, 6),
+        Case("width 10", 7, 10),
+        Case("width 12", 5, 12),
+    ),
+    mistakes=(
+        Mistake(
+            "an angle of its own for each column",
+            "Sine and cosine of a pair belong to the same angle: columns 2i and 2i + 1 share the "
+            "exponent 2i / width.",
+            _angle_of_each_column,
+        ),
+        Mistake(
+            "sines first, then cosines",
+            "The numbers are right. Sine and cosine of a pair stand side by side, in columns 2i "
+            "and 2i + 1.",
+            lambda length, width: _waves(length, width, place="halves"),
+        ),
+        Mistake(
+            "sine and cosine swapped",
+            "The even columns hold the sines.",
+            lambda length, width: _waves(length, width, parts=(np.cos, np.sin)),
+        ),
+        Mistake(
+            "the number of the pair in the exponent",
+            "The exponent is 2i / width, the even column over the width; i / width is half of it.",
+            lambda length, width: _waves(length, width, exponent=lambda c, w: c / 2 / w),
+        ),
+        Mistake(
+            "not divided by the width",
+            "The exponent is 2i / width.",
+            lambda length, width: _waves(length, width, exponent=lambda c, w: c.astype(float)),
+        ),
+        Mistake(
+            "positions from 1",
+            "The first position is 0: sine 0 and cosine 1.",
+            lambda length, width: _waves(length, width, start=1),
+        ),
+        Mistake(
+            "multiplied by the power",
+            "The position is divided by 10000 ** (2i / width), so later pairs turn more slowly.",
+            lambda length, width: _waves(length, width, times=True),
+        ),
+        Mistake(
+            "another base",
+            "The base is 10000.",
+            lambda length, width: _waves(length, width, base=1000.0),
+        ),
+        Mistake(
+            "sines alone",
+            "Odd columns hold cosines. Sines alone do not tell an angle from its mirror image.",
+            lambda length, width: _waves(length, width, parts=(np.sin, np.sin)),
+        ),
+        Mistake(
+            "transposed",
+            "A row is a position: (length, width).",
+            lambda length, width: _waves(length, width).T,
+        ),
+    ),
+    hints=(
+        "np.arange(0, width, 2) are the even columns 2i.",
+        "np.arange(length)[:, None] / 10000 ** (columns / width) is the table of angles.",
+        "Make an empty (length, width) array; [:, 0::2] are its even columns, [:, 1::2] the odd "
+        "ones.",
+    ),
+)
+
+# ---------------------------------------------------------------------------- add_positions
+
+
+def _add_cases():
+    rng = np.random.default_rng(31)
+    sizes = {
+        (2, 3, 1, 4): "width 1",
+        (1, 2, 2, 3): "one sample",
+        (2, 1, 3, 4): "one word",
+        (3, 3, 2, 5): "as many samples as words",
+        (2, 4, 3, 6): "two samples",
+        (4, 2, 3, 5): "more samples than words",
+        (3, 5, 4, 9): "a long table",
+        (2, 3, 4, 4): "a table one row longer",
+    }
+    for (batch, length, width, longest), label in sizes.items():
+        x, table = rng.normal(size=(batch, length, width)), rng.normal(size=(longest, width))
+        yield Case(label, x.round(2), table.round(2))
+
+
+add_positions = WriteFunction(
+    reference=lambda x, table: x + table[: x.shape[1]],
+    cases=tuple(_add_cases()),
+    mistakes=(
+        Mistake(
+            "the fault is still there: one vector for each sample",
+            "All words of a sample get the same row. Rows of the table belong to positions, axis 1 "
+            "of x.",
+            lambda x, table: x + table[: len(x), None],
+        ),
+        Mistake(
+            "one row for all",
+            "x.shape[1] without a colon is one row of the table, added to every word.",
+            lambda x, table: x + table[x.shape[1]],
+        ),
+        Mistake(
+            "the first row for all",
+            "Every word gets the row of position 0.",
+            lambda x, table: x + table[0],
+        ),
+        Mistake(
+            "the last rows of the table",
+            "Position 0 has the first row.",
+            lambda x, table: x + table[-x.shape[1] :],
+        ),
+        Mistake(
+            "positions from 1",
+            "The first word stands at position 0.",
+            lambda x, table: x + table[1 : x.shape[1] + 1],
+        ),
+        Mistake(
+            "in reverse",
+            "The rows are added from the last word to the first.",
+            lambda x, table: x + table[: x.shape[1]][::-1],
+        ),
+        Mistake(
+            "multiplied",
+            "The positions are added.",
+            lambda x, table: x * table[: x.shape[1]],
+        ),
+        Mistake(
+            "the words are gone",
+            "These are the positions alone; they are added to x.",
+            lambda x, table: 0 * x + table[: x.shape[1]],
+        ),
+        Mistake(
+            "added twice",
+            "Each row is added once.",
+            lambda x, table: x + 2 * table[: x.shape[1]],
+        ),
+        Mistake(
+            "side by side",
+            "The positions are added to the features; the width stays.",
+            lambda x, table: np.concatenate(
+                (x, np.broadcast_to(table[: x.shape[1]], x.shape)), axis=-1
+            ),
+        ),
+    ),
+    hints=(
+        "Which axis of x counts the positions, and which the samples?",
+        "The rows that are needed: as many as x has words, x.shape[1].",
+        "(batch, L, E) + (L, E) adds the same table to every sample. No new axis is needed.",
+    ),
+)
+
+# ---------------------------------------------------------------------------- layer_norm
+
+
+def _norm(x, gain, bias, eps, *, axis=-1, correction=0, center=True):
+    mean = x.mean(axis=axis, keepdims=True) if center else 0.0
+    variance = ((x - mean) ** 2).mean(axis=axis, keepdims=True)
+    if correction:
+        size = x.shape[axis]
+        variance = variance * size / (size - 1)
+    with np.errstate(all="ignore"):  # without eps, equal features are 0 / 0
+        return gain * (x - mean) / np.sqrt(variance + eps) + bias
+
+
+def _norm_cases():
+    rng = np.random.default_rng(32)
+    sizes = {
+        (3,): "one vector",
+        (2, 3): "two words",
+        (4, 4): "as many words as features",
+        (2, 3, 4): "a batch",
+        (3, 2, 5): "another batch",
+        (1, 4, 6): "one sample",
+        (2, 1, 3): "one word each",
+    }
+    for number, (shape, label) in enumerate(sizes.items()):
+        x = (2 + 3 * rng.normal(size=shape)).round(2)
+        gain, bias = rng.normal(size=(2, shape[-1])).round(2)
+        yield Case(label, x, gain, bias, (0.1, 0.5, 1.0)[number % 3])
+    yield Case("equal features", np.full((2, 3), 1.5), np.array([1.0, 2, 3]), np.zeros(3), 0.5)
+
+
+layer_norm = WriteFunction(
+    reference=lambda x, gain, bias, eps: _norm(x, gain, bias, eps),
+    cases=tuple(_norm_cases()),
+    mistakes=(
+        Mistake(
+            "one mean for everything",
+            "Each word has its own mean and variance: axis=-1 with keepdims=True.",
+            lambda x, gain, bias, eps: gain * (x - x.mean()) / np.sqrt(x.var() + eps) + bias,
+        ),
+        Mistake(
+            "over the first axis",
+            "That mixes samples, as a batch norm does. The mean runs over the features, the last "
+            "axis.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=0),
+        ),
+        Mistake(
+            "mean not taken off",
+            "The mean is subtracted, above the line as well as in the variance.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, center=False),
+            lambda x, gain, bias, eps: (
+                gain * x / np.sqrt(x.var(axis=-1, keepdims=True) + eps) + bias
+            ),
+        ),
+        Mistake(
+            "divided by one less",
+            "The variance is the plain mean of the squares, as NumPy's var gives it; a correction "
+            "for small samples is not wanted.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, correction=1),
+        ),
+        Mistake(
+            "eps outside the root",
+            "eps is added to the variance, before the root.",
+            lambda x, gain, bias, eps: (
+                gain * (x - x.mean(-1, keepdims=True)) / (x.std(-1, keepdims=True) + eps) + bias
+            ),
+        ),
+        Mistake(
+            "no eps",
+            "Without eps a vector of equal features divides by 0.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, 0.0),
+        ),
+        Mistake(
+            "no root",
+            "Divide by the root of the variance.",
+            lambda x, gain, bias, eps: (
+                gain * (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + eps) + bias
+            ),
+        ),
+        Mistake(
+            "gain and bias left out",
+            "The normed features are scaled by gain and shifted by bias.",
+            lambda x, gain, bias, eps: _norm(x, 1.0, 0.0, eps),
+        ),
+        Mistake(
+            "gain left out",
+            "The normed features are multiplied by gain before the bias is added.",
+            lambda x, gain, bias, eps: _norm(x, 1.0, bias, eps),
+        ),
+        Mistake(
+            "bias left out",
+            "The bias is added at the end.",
+            lambda x, gain, bias, eps: _norm(x, gain, 0.0, eps),
+        ),
+        Mistake(
+            "bias scaled too",
+            "First the gain, then the bias: the bias is not multiplied.",
+            lambda x, gain, bias, eps: gain * _norm(x, 1.0, bias, eps),
+        ),
+        Mistake(
+            "gain and bias swapped",
+            "gain multiplies, bias is added.",
+            lambda x, gain, bias, eps: _norm(x, bias, gain, eps),
+        ),
+    ),
+    hints=(
+        "x.mean(axis=-1, keepdims=True) has one number for each word, ready to be subtracted.",
+        "x.var(axis=-1, keepdims=True) is the variance; add eps, then np.sqrt.",
+        "Return gain * (x - mean) / np.sqrt(variance + eps) + bias.",
+    ),
+)
+
+# ---------------------------------------------------------------------------- rotary_test
+
+
+def _turn(
+    x, *, base=10000.0, start=0, sign=1.0, exponent=lambda columns, d: columns / d,
+    position=lambda p: p, halves=False, mirror=False,
+):  # fmt: skip
+    x = np.asarray(x, dtype=float)
+    length, d = x.shape
+    positions = position(np.arange(start, start + length, dtype=float))[:, None]
+    angles = sign * positions / base ** exponent(np.arange(0, d, 2), d)
+    first, second = (x[:, : d // 2], x[:, d // 2 :]) if halves else (x[:, 0::2], x[:, 1::2])
+    cos, sin = np.cos(angles), np.sin(angles)
+    a, b = first * cos - second * sin, first * sin + second * cos
+    if mirror:
+        a, b = first * cos + second * sin, first * sin - second * cos
+    if halves:
+        return np.concatenate((a, b), axis=1)
+    return np.stack((a, b), axis=-1).reshape(length, d)
+
+
+def _by_complex_numbers(x):
+    x = np.asarray(x, dtype=float)
+    length, d = x.shape
+    points = x[:, 0::2] + 1j * x[:, 1::2]
+    points = points * np.exp(1j * np.arange(length)[:, None] / 10000 ** (np.arange(0, d, 2) / d))
+    return np.stack((points.real, points.imag), axis=-1).reshape(length, d)
+
+
+def _by_matrices(x):
+    x = np.asarray(x, dtype=float)
+    result = np.empty_like(x)
+    for p, i in np.ndindex(len(x), x.shape[1] // 2):
+        angle = p / 10000 ** (2 * i / x.shape[1])
+        c, s = np.cos(angle), np.sin(angle)
+        result[p, 2 * i : 2 * i + 2] = np.array([[c, -s], [s, c]]) @ x[p, 2 * i : 2 * i + 2]
+    return result
+
+
+def _first_pair_only(x):
+    turned, result = _turn(x), np.array(x, dtype=float)
+    result[:, :2] = turned[:, :2]
+    return result
+
+
+def _compares(look=lambda y: y, length=4, width=6, make=None):
+    """A test that looks at one input."""
+
+    def test(rotate):
+        x = np.random.default_rng(33).normal(size=(length, width)) if make is None else make
+        np.testing.assert_allclose(look(np.asarray(rotate(x))), look(_turn(x)), atol=1e-9)
+
+    return test
+
+
+def _distances_only(rotate):
+    """Scores of the same vector at all places depend on the distance."""
+    x = np.tile(np.array([1.0, 2, 3, 4, 5, 6]), (5, 1))
+    turned = np.asarray(rotate(x))
+    scores = turned @ turned.T
+    for distance in range(5):
+        diagonal = np.diagonal(scores, distance)
+        np.testing.assert_allclose(diagonal, diagonal[0] + 0 * diagonal)
+
+
+def _lengths(y):
+    return np.linalg.norm(y, axis=-1)
+
+
+PAIRS = "Use a width of more than 2, so that pairs, halves and frequencies can be told apart."
+PLACES = "Compare the numbers at several positions."
+
+rotary_test = CatchFaults(
+    right={
+        "sines and cosines": _turn,
+        "complex numbers": _by_complex_numbers,
+        "one small matrix after the other": _by_matrices,
+    },
+    faults=(
+        Mistake("nothing turned", PLACES, lambda x: np.array(x, dtype=float)),
+        Mistake("turned the other way", PLACES, lambda x: _turn(x, sign=-1.0)),
+        Mistake("halves in place of neighbours", PAIRS, lambda x: _turn(x, halves=True)),
+        Mistake(
+            "the same angle for all pairs", PAIRS, lambda x: _turn(x, exponent=lambda c, d: 0.0 * c)
+        ),
+        Mistake(
+            "exponent i / d in place of 2i / d",
+            PAIRS,
+            lambda x: _turn(x, exponent=lambda c, d: c / 2 / d),
+        ),
+        Mistake("only the first pair turned", PAIRS, _first_pair_only),
+        Mistake("positions from 1", PLACES, lambda x: _turn(x, start=1)),
+        Mistake(
+            "all positions turned alike", PLACES, lambda x: _turn(x, position=lambda p: 0 * p + 1)
+        ),
+        Mistake(
+            "mirrored in place of turned",
+            "Look at the second feature of a pair too, and at position 0.",
+            lambda x: _turn(x, mirror=True),
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            "only what every fault keeps too",
+            "The shape, the lengths, zeros, and scores that depend on the distance alone: wrong "
+            "turns keep them as well. Compare the numbers of the result.",
+            _compares(look=_lengths),
+            _compares(look=np.shape),
+            _compares(make=np.zeros((4, 6))),
+            _distances_only,
+        ),
+        Mistake(
+            "position 0 only",
+            "At position 0 nothing turns. " + PLACES,
+            _compares(look=lambda y: y[0]),
+            _compares(length=1),
+        ),
+        Mistake("one pair only", PAIRS, _compares(width=2), _compares(look=lambda y: y[:, :2])),
+        Mistake(
+            "position 1 only",
+            "One position cannot tell a turn that grows with the position from one that does not.",
+            _compares(look=lambda y: y[1]),
+        ),
+        Mistake(
+            "first features only",
+            "The cosine part of a pair is compared only where the second feature is 0, or not at "
+            "all. Compare both features of each pair.",
+            _compares(make=np.tile([1.0, 0.0], (4, 3)), look=lambda y: y[:, 0::2]),
+        ),
+    ),
+    hints=(
+        "Take at least three positions and a width of 6, with numbers that are all different.",
+        "Work out what must come: pair i at position p, as a complex number, times "
+        "exp(1j * p / 10000 ** (2 * i / d)).",
+        "Two loops, over positions and pairs, and np.allclose for each pair.",
+    ),
+)
+
+EXERCISES = {
+    "feedforward_parameters": feedforward_parameters,
+    "waves": waves,
+    "add_positions": add_positions,
+    "layer_norm": layer_norm,
+    "rotary_test": rotary_test,
+}
