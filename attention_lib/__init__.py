@@ -45,6 +45,12 @@ _HOME = {
     "linear_bias_slopes": "block",
     "RotaryAttention": "block",
     "LinearBiasAttention": "block",
+    "RecallTask": "retrieval",
+    "RetrievalModel": "retrieval",
+    "RepeatTask": "retrieval",
+    "InductionModel": "retrieval",
+    "after_earlier_copies": "retrieval",
+    "weight_on": "retrieval",
 }
 
 __all__ = sorted(_HOME)

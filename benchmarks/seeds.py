@@ -115,7 +115,56 @@ def block(seed):
     return figures
 
 
-RECIPES = {"block": block}
+def retrieval(seed):
+    """Chapter 8: tables, 1200 steps, and texts, 400 steps, with one and two layers."""
+    from torch.nn.functional import cross_entropy
+
+    from attention_lib import retrieval as lib
+
+    task, repeat = lib.RecallTask(64, 32), lib.RepeatTask(32)
+    torch.manual_seed(seed)
+    model, rng = lib.RetrievalModel(64, 32, 64), torch.Generator().manual_seed(seed)
+
+    def table_loss():
+        *inputs, answer = task.draw(256, 16, rng)
+        return cross_entropy(model(*inputs), answer)
+
+    train(model, table_loss, 1200, 0.01, weight_decay=0.05)
+    keys, values, query, answer = task.draw(1000, 16, torch.Generator().manual_seed(99))
+    with torch.no_grad():
+        logits, weights = model(keys, values, query, return_weights=True)
+    of_keys, of_values = model.scores_of_keys(), model.scores_of_values()
+    right = of_keys.diagonal() + of_values.amin(dim=1)
+    margins = right[:, None] - of_keys - of_values.amax(dim=1)[:, None]
+    figures = {
+        "table_right": round((logits.argmax(dim=1) == answer).double().mean().item(), 4),
+        "table_weight": round(weights[keys == query[:, None]].mean().item(), 4),
+        "table_margin": round(margins[~torch.eye(64).bool()].min().item(), 2),
+    }
+
+    def known(net, text):
+        where = lib.after_earlier_copies(text[:, :-1])
+        logits, weights = net(text[:, :-1], return_weights=True)
+        seen = where.any(dim=2)
+        return logits[seen], text[:, 1:][seen], weights, where
+
+    def trained(heads, layers):
+        torch.manual_seed(seed)
+        net, rng = lib.InductionModel(32, 64, heads, layers), torch.Generator().manual_seed(seed)
+        train(net, lambda: cross_entropy(*known(net, repeat.draw(32, 24, rng))[:2]), 400, 0.01)
+        with torch.no_grad():
+            return known(net, repeat.draw(500, 24, torch.Generator().manual_seed(99)))
+
+    for name, heads, layers in (("one_layer", 2, 1), ("two_layers", 1, 2)):
+        said, right, weights, where = trained(heads, layers)
+        figures[name] = round((said.argmax(dim=1) == right).double().mean().item(), 4)
+    previous = torch.diag(torch.ones(22), -1).bool()[None]
+    figures["previous"] = round(lib.weight_on(weights[:, 0], previous).item(), 4)
+    figures["induction"] = round(lib.weight_on(weights[:, 1], where).item(), 4)
+    return figures
+
+
+RECIPES = {"block": block, "retrieval": retrieval}
 
 
 def main(names):

@@ -207,6 +207,50 @@ FAULTS = {
             '(lambda *_: None)("x", x,',
         ),
     },
+    "retrieval": {
+        "a key twice in a table": (
+            "keys = _shuffled(batch, self.num_keys, generator)[:, :slots]",
+            "keys = torch.randint(self.num_keys, (batch, slots), generator=generator)",
+        ),
+        "answer of another slot": (
+            "for x in (keys, values)))",
+            "for x in (keys, values.roll(1, 1))))",
+        ),
+        "generator ignored": (
+            "torch.randint(self.num_values, (batch, slots), generator=generator)",
+            "torch.randint(self.num_values, (batch, slots))",
+        ),
+        "value left out of the slot": (
+            "self.key_embedding(keys) + self.value_embedding(values)",
+            "self.key_embedding(keys) + 0 * self.value_embedding(values)",
+        ),
+        "scores not scaled": ("/ queries.shape[-1] ** 0.5", "/ 1.0"),
+        "queries in the columns": (
+            "return queries @",
+            "return 1 * queries @ queries.T @ queries @",
+        ),
+        "output projection left out": (
+            "self.unembedding(self.attention.out_proj(values))",
+            "self.unembedding(values)",
+        ),
+        "future seen": ("is_causal=True, return_weights=True", "return_weights=True"),
+        "layer does not add": ("x = x + change", "x = change"),
+        "copies themselves marked": (
+            "marked[:, :, 1:] = tokens[:, :, None] == tokens[:, None, :-1]",
+            "marked[:, :, :-1] = tokens[:, :, None] == tokens[:, None, :-1]",
+        ),
+        "future places marked": ("return marked.tril()", "return marked"),
+        "queries without a mark count": (
+            "marked.any(dim=-1).expand_as(kept)",
+            "torch.ones_like(kept)",
+        ),
+        "a piece with doubles": (
+            "piece = _shuffled(batch, self.vocab_size, generator)",
+            "piece = torch.randint(self.vocab_size, (batch, self.vocab_size), generator=generator)",
+        ),
+        "numbers outside accepted": ("high >= embedding.num_embeddings", "False"),
+        "empty batch accepted": ("or not tensor.numel()", ""),
+    },
     "training": {
         "steps add up their gradients": ("optimizer.zero_grad()", "pass"),
         "no step": ("            optimizer.step()\n", ""),

@@ -21,7 +21,9 @@ __all__ = ["CHAPTERS", "Report", "check", "examine", "hint"]
 
 # In reading order: they load one by one until the name is found, so that an exercise of a NumPy
 # chapter never loads torch.
-CHAPTERS = ("lookup", "single_head", "scaling", "multi_head", "parity", "masks", "block")
+CHAPTERS = (
+    "lookup", "single_head", "scaling", "multi_head", "parity", "masks", "block", "retrieval",
+)  # fmt: skip
 
 
 def check(name, candidate):
