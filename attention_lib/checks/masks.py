@@ -30,8 +30,8 @@ visible_pairs = PredictValue(
     mistakes=(
         Mistake(
             "rows of the padding left out",
-            "Only keys are hidden. A query in a padded place has a row too, and may attend to the "
-            "words before it.",
+            "Only keys are hidden, and padding stands on the right. A query in a padded place has "
+            "a row too, and may attend to the words before it.",
             _pairs(lambda i, j, n: j <= i < n),
         ),
         Mistake(
@@ -99,6 +99,16 @@ def _queries_hidden(lengths, size):
     return real[:, None, :, None] & np.tril(np.ones((size, size), dtype=bool))
 
 
+def _padding_left(lengths, size):
+    real = np.arange(size) >= size - lengths[:, None, None, None]
+    return real & np.tril(np.ones((size, size), dtype=bool))
+
+
+def _as_queries_and_keys(lengths, size):
+    """The padding without its two axes in the middle: an error for most sizes."""
+    return np.tril(np.ones((size, size), dtype=bool)) & (np.arange(size) < lengths[:, None])
+
+
 BATCHES = {
     "one place": ([1], 1), "two places": ([1], 2), "a batch of two": ([2, 1], 2),
     "as many samples as places": ([1, 3, 2], 3), "places behind all sentences": ([2, 1], 4),
@@ -163,6 +173,36 @@ batch_mask = WriteFunction(
             "The mask is (batch, size, size). Heads need an axis of size 1 behind the batch.",
             lambda n, size: _batch_mask(n, size)[:, 0],
         ),
+        Mistake(
+            "padding as (batch, size)",
+            "Two axes line up with queries and keys: one sentence hides keys from one query, or "
+            "the shapes do not fit. Put two axes of size 1 between the batch and the keys.",
+            _as_queries_and_keys,
+            lambda n, size: _as_queries_and_keys(n, size)[:, None],
+            lambda n, size: _as_queries_and_keys(n, size)[None, None],
+        ),
+        Mistake(
+            "padding on the left",
+            "The first places are hidden here. Padding stands on the right, behind the words.",
+            _padding_left,
+        ),
+        Mistake(
+            "rows and columns exchanged",
+            "Queries are the rows, the third axis, and keys the columns, the last one.",
+            lambda n, size: _batch_mask(n, size).swapaxes(2, 3),
+        ),
+        Mistake(
+            "padding sees itself",
+            "The diagonal is allowed everywhere here. Padding is hidden from every query, its own "
+            "included.",
+            lambda n, size: _batch_mask(n, size) | np.eye(size, dtype=bool),
+        ),
+        Mistake(
+            "padding sees itself alone",
+            "A padded query is a row like any other: it may attend to the words before it, and not "
+            "to its own place, which is padding.",
+            lambda n, size: _queries_hidden(n, size) | np.eye(size, dtype=bool),
+        ),
     ),
     hints=(
         "Two masks are needed: which keys are words, (batch, 1, 1, size), and the triangle, "
@@ -186,6 +226,8 @@ def _blocked_cases():
         return np.triu(np.ones((size, size), dtype=bool), 1)
 
     yield Case("one query and key", np.array([[False]]), np.array([[False], [True]]))
+    yield Case("one query, two keys", np.array([[False, True]]), np.array([[False, False]]))
+    yield Case("two queries, one key", np.array([[True], [False]]), np.array([[False]]))
     yield Case("two words", triangle(2), np.array([[False, True]]))
     yield Case("a causal mask and two samples", triangle(3),
                np.array([[False, False, True], [False, False, False]]))  # fmt: skip
@@ -244,6 +286,35 @@ one_mask = WriteFunction(
             lambda a, p: ~(a | p[:, None, :, None]),
         ),
         Mistake(
+            "padding on the queries as well",
+            "The padding runs along the rows and the columns here. It hides keys only: the last "
+            "axis.",
+            lambda a, p: _one_mask(a, p) & ~p[:, None, :, None],
+            lambda a, p: (
+                _one_mask(a, p) & ~p[:, None, :, None] if len(a) == len(a.T) else _one_mask(a, p)
+            ),
+        ),
+        Mistake(
+            "attn_mask transposed",
+            "The rows of attn_mask are queries already, and its columns keys.",
+            lambda a, p: _one_mask(a.T, p),
+        ),
+        Mistake(
+            "exactly one in place of any",
+            "^ asks whether exactly one of the two is True. A pair is allowed if neither of the "
+            "two blocks it.",
+            lambda a, p: ~(a ^ p[:, None, None, :]),
+            lambda a, p: ~a ^ ~p[:, None, None, :],
+        ),
+        Mistake(
+            "padding as (batch, S)",
+            "Two axes line up with queries and keys, or do not fit at all. Put two axes of size 1 "
+            "between the batch and the keys.",
+            lambda a, p: ~(a | p),
+            lambda a, p: ~(a | p)[:, None],
+            lambda a, p: ~(a | p)[None, None],
+        ),
+        Mistake(
             "no axis for the heads",
             "The mask is (batch, L, S). Heads need an axis of size 1 behind the batch.",
             lambda a, p: _one_mask(a, p)[:, 0],
@@ -294,6 +365,19 @@ decoding_mask = WriteFunction(
             "offset turned",
             "The offset is keys - length: the diagonal moves to the right.",
             lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length - keys),
+        ),
+        Mistake(
+            "another offset",
+            "The offset is the number of words before the new ones, keys - length.",
+            lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length),
+            lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length - 1),
+            lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length + 1),
+        ),
+        Mistake(
+            "keys from right to left",
+            "The keys run backwards here. Column 0 is the first word of the sentence.",
+            lambda length, keys: _decoding_mask(length, keys)[:, ::-1],
+            lambda length, keys: np.tril(np.ones((length, keys), dtype=bool))[:, ::-1],
         ),
         Mistake(
             "upside down",
@@ -359,6 +443,36 @@ def _late(scores, mask, empty=0.0):
     return np.where(mask.any(axis=-1, keepdims=True), weights / total, empty)
 
 
+def _late_and_mended(scores, mask):
+    """0 wherever 0 / 0 came up."""
+    return np.nan_to_num(_late(scores, mask, np.nan))
+
+
+def _global_maximum(scores, mask, dead=None):
+    """The largest allowed score of all rows subtracted; `dead` is what a dead row becomes."""
+    filled = np.where(mask, scores, -np.inf)
+    e = np.exp(filled - filled.max())
+    weights = e / e.sum(axis=-1, keepdims=True)
+    return weights if dead is None else np.where(mask.any(axis=-1, keepdims=True), weights, dead)
+
+
+def _guarded(small, largest=np.ones_like):
+    """`small` added to the divisor; the maximum is taken where `largest` of the mask is True."""
+
+    def function(scores, mask):
+        of = np.where(largest(mask), scores, -np.inf)
+        top = of.max(axis=-1, keepdims=True)
+        e = np.where(mask, np.exp(scores - np.where(np.isinf(top), 0, top)), 0.0)
+        return e / (e.sum(axis=-1, keepdims=True) + small)
+
+    return function
+
+
+def _uniform_is_dead(scores, mask):
+    weights = softmax(np.where(mask, scores, -1e20))
+    return np.where(np.isclose(weights, 1 / weights.shape[-1]).all(-1, keepdims=True), 0, weights)
+
+
 def _columns(scores, mask):
     return _masked_softmax(scores.T, mask.T).T
 
@@ -371,6 +485,7 @@ def _score_cases():
     rng = np.random.default_rng(26)
     yield Case("two keys, one blocked", np.array([[1.0, 2.0]]), np.array([[True, False]]))
     yield Case("a dead row", np.array([[1.0, 2.0]]), np.array([[False, False]]))
+    yield Case("equal scores", np.array([[1.0, 1.0]]), np.array([[True, True]]))
     yield Case("nothing blocked", np.array([[0.5, -1.0, 2.0]]), np.ones((1, 3), dtype=bool))
     yield Case("a causal mask", rng.normal(size=(3, 3)), np.tril(np.ones((3, 3), dtype=bool)))
     mixed = np.array([[True, False, True], [False, False, False], [False, True, True]])
@@ -383,6 +498,8 @@ def _score_cases():
     mask = np.array([[True, True, False], [True, True, False]])
     yield Case("large scores", large, mask, extreme=True)
     yield Case("very negative scores", np.array([[-2000.0, -2001.0, 5.0]]), mask[:1], extreme=True)
+    low = np.array([[-20000.0, -20001.0, 5.0]])
+    yield Case("scores far below 0", low, mask[:1], extreme=True)
     single = rng.normal(size=(2, 3)).astype(np.float32)
     yield Case("float32", single, np.array([[True, False, True], [True, True, True]]))
 
@@ -396,6 +513,20 @@ masked_softmax = WriteFunction(
             "A row whose keys are all blocked gets equal weights. Any finite fill value does that. "
             "Such a row should be 0.",
             _fill_with(-1e20),
+            _fill_with(-1e4),
+        ),
+        Mistake(
+            "uniform rows set to 0",
+            "A row with equal weights is taken for one without keys. Equal scores give equal "
+            "weights, too: ask the mask which rows have no key.",
+            _uniform_is_dead,
+        ),
+        Mistake(
+            "a fill that is not low enough",
+            "Allowed scores may lie below the fill value, and then the blocked keys win. Below "
+            "-np.inf lies nothing.",
+            lambda s, m: _fill_with(-1e4)(s, m) * m,
+            lambda s, m: _fill_with(-1e3)(s, m) * m,
         ),
         Mistake(
             "NaN in dead rows",
@@ -426,11 +557,27 @@ masked_softmax = WriteFunction(
             "largest score must be taken of the allowed keys.",
             _late,
             partial(_late, empty=np.nan),
+            _late_and_mended,
+        ),
+        Mistake(
+            "one maximum for all rows",
+            "The largest score of all rows is subtracted. A row far below it is 0 / 0 then: take "
+            "the maximum of each row.",
+            partial(_global_maximum, dead=0.0),
+            _global_maximum,
+            lambda s, m: np.nan_to_num(_global_maximum(s, m)),
+        ),
+        Mistake(
+            "a small number in the divisor",
+            "It keeps a dead row from 0 / 0, but the rows do not sum to 1 any more. Ask the mask "
+            "which rows have no key.",
+            *(_guarded(10.0**-n) for n in (5, 6, 7, 8, 9)),
+            *(_guarded(10.0**-n, np.asarray) for n in (5, 6, 7, 8)),
         ),
         Mistake(
             "exponentials overflow",
-            "exp of a large score is infinite. Subtract the largest allowed score of each row "
-            "first.",
+            "exp of a large score is infinite, and exp of a very negative one is 0. Subtract the "
+            "largest allowed score of each row first.",
             _naive,
             partial(_naive, empty=np.nan),
             partial(_naive, blocked=0.0),
@@ -472,12 +619,6 @@ def _scores(x):
     return x @ x.T / np.sqrt(x.shape[-1])
 
 
-def _causal(x):
-    """The right one, in NumPy."""
-    x = _floats(x)
-    return _masked_softmax(_scores(x), np.tril(np.ones((len(x), len(x)), dtype=bool))) @ x
-
-
 def _by_library(x):
     x = torch.tensor(_floats(x))
     return scaled_dot_product_attention(x, x, x, is_causal=True).numpy()
@@ -486,9 +627,16 @@ def _by_library(x):
 def _word_by_word(x):
     x, outputs = _floats(x), []
     for i in range(len(x)):
-        past = x[: i + 1]
-        outputs.append(softmax(past @ x[i] / np.sqrt(x.shape[-1])) @ past)
+        weights = np.zeros(len(x))
+        weights[: i + 1] = softmax(x[: i + 1] @ x[i] / np.sqrt(x.shape[-1]))
+        outputs.append(weights @ x)
     return np.array(outputs)
+
+
+def _future_untouched(x):
+    """Right, and the words of the future may even be NaN."""
+    x = _floats(x)
+    return np.array([_causal(x[: i + 1])[-1] for i in range(len(x))])
 
 
 def _with(rule):
@@ -500,6 +648,9 @@ def _with(rule):
             return rule(_scores(x), np.tril(np.ones((len(x), len(x)), dtype=bool))) @ x
 
     return attention
+
+
+_causal = _with(_masked_softmax)  # the right one, in NumPy
 
 
 def _sees(i_sees_j):
@@ -518,14 +669,18 @@ def _strict_and_filled(scores, triangle):
 WORDS = np.random.default_rng(27).normal(size=(6, 3))
 
 
-def _future(look, cuts=(1, 2, 3, 4, 5), x=WORDS):
+def _other_numbers(words):
+    return words[:, ::-1] + 1
+
+
+def _future(look=lambda y: y, cuts=(1, 2, 3, 4, 5), x=WORDS, change=_other_numbers):
     """A test that changes all words from each cut on and looks at a part of the outputs before."""
 
     def test(attention):
         before = np.asarray(attention(x))
         for cut in cuts:
             changed = x.copy()
-            changed[cut:] = changed[cut:][:, ::-1] + 1
+            changed[cut:] = change(changed[cut:])
             after = np.asarray(attention(changed))
             np.testing.assert_allclose(look(after[:cut]), look(before[:cut]), atol=1e-9)
 
@@ -581,6 +736,16 @@ leak_test = CatchFaults(
             "the mean of all words.",
             _with(_strict_and_filled),
         ),
+        Mistake(
+            "the first word sees the second",
+            "Begin the change at the second word, too: the first one sees it, and no other.",
+            _sees(lambda i, j: (j <= i) | ((i == 0) & (j == 1))),
+        ),
+        Mistake(
+            "a word in the middle sees the next",
+            "Begin the change at every place: one word sees the next one here, and no other.",
+            _sees(lambda i, j: (j <= i) | ((i == i.max() // 2) & (j == i + 1))),
+        ),
     ),
     mistakes=(
         Mistake(
@@ -591,22 +756,46 @@ leak_test = CatchFaults(
             _future(np.isfinite),
         ),
         Mistake(
-            "only the first word",
-            "The output of the first word alone is compared. A leak may begin behind it: compare "
-            "all outputs up to the one right before the change.",
+            "the future only put in another order",
+            "An average does not depend on the order of its words: without a mask, nothing "
+            "changes. Give the words of the future other numbers.",
+            _future(change=lambda words: words[::-1]),
+            _future(change=lambda words: np.roll(words, 1, axis=0)),
+            _future(change=lambda words: words[::-1], cuts=(3,)),
+            _future(change=lambda words: words[::-1], cuts=(4,)),
+        ),
+        Mistake(
+            "only the first words",
+            "At most the first two outputs are compared. A leak may begin behind them: use several "
+            "words, and compare all outputs before the change.",
             _future(lambda y: y[:1], cuts=(3, 4, 5)),
             _future(lambda y: y[:1]),
+            _future(lambda y: y[:2]),
+            _future(cuts=(2,)),
+            _future(cuts=(1, 2)),
+            _future(cuts=(1, 2), x=WORDS[:3]),
+        ),
+        Mistake(
+            "not every place of the change",
+            "A word may see the next one and no other, and here some word is never compared with "
+            "a change right behind it. Begin the change at every place.",
+            _future(cuts=(5,)),
+            _future(cuts=(3,)),
+            _future(cuts=(1, 5)),
+            _future(cuts=(3, 4, 5)),
         ),
         Mistake(
             "the first word left out",
             "All outputs are compared but the first. Its row of a mask is the one that goes wrong "
             "most easily.",
             _future(lambda y: y[1:]),
+            _future(lambda y: y[1:], cuts=(4,)),
         ),
         Mistake(
             "neither the first word nor the one before the change",
             "Compare every output before the change, from the first word to the last.",
             _future(lambda y: y[1:-1]),
+            _future(lambda y: y[1:-1], cuts=(4,)),
         ),
         Mistake(
             "the past in place of the future",
@@ -628,6 +817,12 @@ leak_test = CatchFaults(
         ),
     ),
     nearly=(
+        Mistake(
+            "the future must be finite",
+            "Only a version that never touches the future passes. Are the changed words NaN or "
+            "infinite? 0 times NaN is NaN (6.12): take finite ones. If not, use a tolerance.",
+            _future_untouched,
+        ),
         Mistake(
             "own word demanded to be hidden",
             "A word may attend to itself, so its own output may change with it. Compare the "

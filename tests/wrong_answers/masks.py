@@ -71,6 +71,17 @@ BATCH_MASK = {
     "one padding token too many": [pair_by_pair(lambda i, j, n: j <= min(i, n))],
     "or in place of and": [pair_by_pair(lambda i, j, n: not (j > i and j >= n))],
     "no axis for the heads": [lambda n, size: right_batch_mask(n, size).reshape(-1, size, size)],
+    "padding as (batch, size)": [
+        lambda n, size: np.tri(size, dtype=bool) * (np.arange(size)[None] < n[:, None]),
+    ],
+    "padding on the left": [
+        lambda n, size: np.stack(
+            [np.tri(size, dtype=bool) & (np.arange(size) + k >= size) for k in n]
+        )[:, None],
+    ],
+    "rows and columns exchanged": [pair_by_pair(lambda i, j, n: i <= j and i < n)],
+    "padding sees itself": [pair_by_pair(lambda i, j, n: j == i or (j < i and j < n))],
+    "padding sees itself alone": [pair_by_pair(lambda i, j, n: j == i or j < i < n)],
 }
 BATCH_MASK_RIGHT = [
     right_batch_mask,
@@ -116,9 +127,15 @@ right_one_mask = from_pairs(lambda a, p: not a and not p)
 
 
 def padding_as_rows(a, p):
-    if a.shape[0] != a.shape[1]:
-        raise ValueError("shapes do not fit")
     return np.stack([~a & ~row[:, None] for row in p])[:, None]
+
+
+def padding_on_both_axes(a, p):
+    mask = right_one_mask(a, p)
+    if a.shape[0] == a.shape[1]:
+        for b, row in enumerate(p):
+            mask[b, 0, row] = False
+    return mask
 
 
 ONE_MASK = {
@@ -133,6 +150,19 @@ ONE_MASK = {
         lambda a, p: np.logical_not(p).reshape(len(p), 1, 1, -1),
     ],
     "padding on the queries": [padding_as_rows],
+    "padding on the queries as well": [padding_on_both_axes],
+    "attn_mask transposed": [
+        lambda a, p: np.stack([~(a.transpose() | row) for row in p])[:, None],
+    ],
+    "exactly one in place of any": [
+        from_pairs(lambda a, p: a == p),
+        from_pairs(lambda a, p: a != p),
+    ],
+    "padding as (batch, S)": [
+        lambda a, p: ~a & ~p,
+        lambda a, p: np.logical_not(np.logical_or(a, p)),
+        lambda a, p: (~a & ~p)[None, None],
+    ],
     "no axis for the heads": [lambda a, p: np.stack([~a & ~row for row in p])],
 }
 ONE_MASK_RIGHT = [
@@ -152,8 +182,8 @@ ONE_MASK_NEW = [
     lambda a, p: right_one_mask(a, p).tolist(),
     lambda a, p: right_one_mask(a, p).all(axis=2),
     lambda a, p: np.where(right_one_mask(a, p), 0.0, -np.inf),
-    lambda a, p: ~a & ~p,
-    from_pairs(lambda a, p: a != p),
+    lambda a, p: right_one_mask(a, ~p[::-1]),
+    lambda a, p: right_one_mask(a, p).swapaxes(0, 1),
     from_pairs(lambda a, p: True),
     from_pairs(lambda a, p: False),
     lambda a: a,
@@ -179,6 +209,14 @@ DECODING_MASK = {
     "one word of the future": [new_by_keys(lambda i, j, old: j <= i + 1)],
     "own position blocked": [new_by_keys(lambda i, j, old: j < i)],
     "offset turned": [new_by_keys(lambda i, j, old: j <= i - 2 * old)],
+    "another offset": [
+        lambda length, keys: np.arange(keys) <= np.arange(length)[:, None] + length,
+        lambda length, keys: np.arange(keys) < np.arange(length)[:, None] + length,
+    ],
+    "keys from right to left": [
+        lambda length, keys: np.fliplr(right_decoding(length, keys)),
+        lambda length, keys: np.fliplr(np.tri(length, keys, dtype=bool)),
+    ],
     "upside down": [new_by_keys(lambda i, j, old: j > i)],
     "the triangle turned": [new_by_keys(lambda i, j, old: j >= i)],
     "earlier keys hidden": [new_by_keys(lambda i, j, old: old <= j <= i)],
@@ -198,7 +236,7 @@ DECODING_MASK_NEW = [
     lambda length, keys: right_decoding(length, keys).astype(float),
     lambda length, keys: right_decoding(length, keys).astype(int),
     lambda length, keys: right_decoding(length, keys)[::-1],
-    lambda length, keys: right_decoding(length, keys)[..., ::-1],
+    lambda length, keys: np.tri(length, keys, keys, dtype=bool)[:, ::-1] & (length > 1),
     lambda length, keys: right_decoding(keys, keys),
     lambda length, keys: right_decoding(length, length),
     lambda length, keys: right_decoding(length, keys)[-1],
@@ -261,12 +299,49 @@ def by_torch(scores, mask):
     return scores.softmax(-1).nan_to_num().numpy()
 
 
+def renormalised(scores, mask):
+    """Section 6.2, and 0 in place of NaN."""
+    weights = plain_softmax(scores) * mask
+    return np.nan_to_num(weights / weights.sum(-1, keepdims=True))
+
+
+def one_maximum(scores, mask):
+    e = np.exp(scores - scores[mask].max(initial=-np.inf))
+    e[~mask] = 0
+    return np.where(mask.any(1, keepdims=True), e / e.sum(1, keepdims=True), 0)
+
+
+def small_divisor(scores, mask):
+    e = np.exp(scores - scores.max(-1, keepdims=True)) * mask
+    return e / (e.sum(-1, keepdims=True) + 1e-9)
+
+
+def filled_and_small_divisor(scores, mask):
+    filled = np.where(mask, scores, -1e20)
+    e = np.exp(filled - filled.max(-1, keepdims=True)) * mask
+    return e / (e.sum(-1, keepdims=True) + 1e-6)
+
+
+def uniform_to_zero(scores, mask):
+    weights = plain_softmax(np.where(mask, scores, -1e9))
+    weights[np.all(abs(weights - 1 / weights.shape[1]) < 1e-12, axis=1)] = 0
+    return weights
+
+
+def filled_and_multiplied(scores, mask):
+    return plain_softmax(np.where(mask, scores, -1e4)) * mask
+
+
 right_masked = row_by_row(loop_softmax)
 
 MASKED_SOFTMAX = {
     "the fault is still there: dead rows are uniform": [
         row_by_row(loop_softmax, lambda s: [1 / len(s)] * len(s)),
     ],
+    "uniform rows set to 0": [uniform_to_zero],
+    "a fill that is not low enough": [filled_and_multiplied],
+    "one maximum for all rows": [one_maximum],
+    "a small number in the divisor": [small_divisor, filled_and_small_divisor],
     "NaN in dead rows": [row_by_row(loop_softmax, math.nan)],
     "a dead row keeps its weights": [row_by_row(loop_softmax, loop_softmax)],
     "weights set to 0 after the softmax": [
@@ -276,7 +351,11 @@ MASKED_SOFTMAX = {
         zero_scores,
         lambda s, m: zero_scores(s, m) * m.any(axis=1, keepdims=True),
     ],
-    "blocked keys removed after the exponentials": [multiplied, multiplied_and_guarded],
+    "blocked keys removed after the exponentials": [
+        multiplied,
+        multiplied_and_guarded,
+        renormalised,
+    ],
     "exponentials overflow": [row_by_row(overflowing), row_by_row(overflowing, math.nan)],
     "mask upside down": [lambda s, m: right_masked(s, np.logical_not(m))],
     "softmax over the queries": [lambda s, m: right_masked(s.T.copy(), m.T.copy()).T],
@@ -321,6 +400,22 @@ def replaced(cut):
     changed = TEXT.copy()
     changed[cut:] = np.random.default_rng(42).normal(size=changed[cut:].shape)
     return changed
+
+
+def reversed_future(attention):
+    for cut in range(1, 7):
+        changed = TEXT.copy()
+        changed[cut:] = TEXT[cut:][::-1]
+        assert np.allclose(attention(changed)[:cut], attention(TEXT)[:cut])
+
+
+def some_cuts(*cuts, words=7):
+    def test(attention):
+        for cut in cuts:
+            before, after = attention(TEXT[:words]), attention(replaced(cut)[:words])
+            assert np.abs(before[:cut] - after[:cut]).max() < 1e-8
+
+    return test
 
 
 def every_cut(attention):
@@ -375,14 +470,44 @@ def first_output_is_first_word(attention):
 
 LEAK_TEST = {
     "an assertion that no fault breaks": [has_shape, repeats],
-    "only the first word": [one_cut(slice(0, 1)), first_output_is_first_word],
+    "the future only put in another order": [reversed_future],
+    "only the first words": [
+        one_cut(slice(0, 1)),
+        first_output_is_first_word,
+        some_cuts(2),
+        some_cuts(1, 2),
+        some_cuts(1, 2, words=3),
+        some_cuts(1, words=2),
+        some_cuts(1),
+    ],
+    "not every place of the change": [
+        one_cut(slice(0, 5)),
+        some_cuts(6),
+        some_cuts(3),
+        some_cuts(4),
+        some_cuts(3, words=4),
+        some_cuts(1, 6),
+        some_cuts(3, 6),
+        some_cuts(2, 3, 4, 5, 6),
+    ],
     "the first word left out": [one_cut(slice(1, 5))],
     "neither the first word nor the one before the change": [one_cut(slice(1, 4))],
     "the past in place of the future": [uses_the_past],
     "only the last word": [last_output],
     "all words equal": [equal_words],
 }
-LEAK_TEST_RIGHT = [every_cut, cut_off, against_loops, one_cut(slice(0, 5))]
+
+
+def one_word_at_a_time(attention):
+    for place in range(1, 7):
+        changed = TEXT.copy()
+        changed[place] += 1
+        assert np.allclose(attention(changed)[:place], attention(TEXT)[:place], atol=1e-8)
+
+
+LEAK_TEST_RIGHT = [
+    every_cut, cut_off, against_loops, one_word_at_a_time, some_cuts(1, 2, 3, words=4),
+]  # fmt: skip
 
 
 def own_output_too(attention):
@@ -434,6 +559,16 @@ def leak_suppresses(attention):
         every_cut(attention)
 
 
+def filled_future(value):
+    def test(attention):
+        for cut in range(1, 7):
+            changed = TEXT.copy()
+            changed[cut:] = value
+            assert np.allclose(attention(changed)[:cut], attention(TEXT)[:cut])
+
+    return test
+
+
 def leak_tuple_of_words(attention):
     assert attention(TEXT[0]).shape == (4,)
 
@@ -441,7 +576,7 @@ def leak_tuple_of_words(attention):
 LEAK_TEST_NEW = [
     own_output_too, nothing_may_change, wants_no_mask, exact_digits, leak_without_assert,
     leak_printed, leak_never_called, leak_two_arguments, leak_stops, leak_swallows,
-    leak_suppresses, leak_tuple_of_words,
+    leak_suppresses, leak_tuple_of_words, filled_future(np.nan), filled_future(np.inf),
 ]  # fmt: skip
 
 ANSWERS = {
