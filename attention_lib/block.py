@@ -33,8 +33,9 @@ class TransformerBlock(nn.Module):
         feedforward_dim: Width of the hidden layer, ``4 * embed_dim`` by default.
         dropout: Probability with which a number is dropped in training.
         norm_first: ``x + f(norm(x))``; else ``norm(x + f(x))``, as in the paper.
-        attention: A module to take the place of :class:`~attention_lib.MultiHeadAttention`, such
-            as ``RotaryAttention(embed_dim, num_heads)``. It keeps its own dropout.
+        attention: A module to take the place of
+            :class:`~attention_lib.multi_head.MultiHeadAttention`, such as
+            ``RotaryAttention(embed_dim, num_heads)``. It keeps its own dropout.
 
     Attributes:
         attention: The attention layer.
@@ -88,8 +89,9 @@ class TransformerBlock(nn.Module):
 
         Args:
             x: ``(batch, L, embed_dim)``.
-            mask: Bool, True = may attend, as in :class:`~attention_lib.MultiHeadAttention`:
-                ``(L, L)``, ``(batch, L, L)`` or ``(batch or 1, heads or 1, L or 1, L)``.
+            mask: Bool, True = may attend, as in
+                :class:`~attention_lib.multi_head.MultiHeadAttention`: ``(L, L)``,
+                ``(batch, L, L)`` or ``(batch or 1, heads or 1, L or 1, L)``.
             is_causal: Position i may attend to positions 0 to i only. A mask that is given as
                 well holds too.
             return_weights: Return the weights as well; nothing else changes.
@@ -320,10 +322,10 @@ def linear_bias_slopes(num_heads: int) -> Float[Tensor, "h"]:
 
 
 class RotaryAttention(MultiHeadAttention):
-    """:class:`MultiHeadAttention` in which :func:`rotary` turns the queries and keys of each head.
+    """Many heads in which :func:`rotary` turns the queries and keys of each.
 
-    Arguments and results are the same. Positions count from 0 in queries and in keys. The values
-    are not turned.
+    Arguments and results are those of :class:`~attention_lib.multi_head.MultiHeadAttention`.
+    Positions count from 0 in queries and in keys. The values are not turned.
 
     Raises:
         ValueError: As the layer above, and heads of odd width.
@@ -343,7 +345,9 @@ class RotaryAttention(MultiHeadAttention):
 
 
 class LinearBiasAttention(MultiHeadAttention):
-    """:class:`MultiHeadAttention` whose scores fall with the distance to the key, for causal use.
+    """Many heads whose scores fall with the distance to the key, for causal use.
+
+    Arguments and results are those of :class:`~attention_lib.multi_head.MultiHeadAttention`.
 
     The published bias for query i and key j is ``-slope * (i - j)``, with one of
     :func:`linear_bias_slopes` for each head. Softmax does not see ``-slope * i``, which is the

@@ -20,17 +20,15 @@ _Generator = torch.Generator | None
 class Tables(NamedTuple):
     """A batch of tables, each with a query and its right answer; all int64.
 
-    Attributes:
-        keys: ``(batch, slots)``, no key twice in one table.
-        values: ``(batch, slots)``, one for each key.
-        query: ``(batch,)``, one of the keys of each table.
-        answer: ``(batch,)``, the value of that key.
+    ``keys`` ``(batch, slots)``, no key twice in one table; ``values`` ``(batch, slots)``, one for
+    each key; ``query`` ``(batch,)``, one of the keys of each table; ``answer`` ``(batch,)``, the
+    value of that key.
     """
 
-    keys: Int[Tensor, "b slots"]
-    values: Int[Tensor, "b slots"]
-    query: Int[Tensor, "b"]
-    answer: Int[Tensor, "b"]
+    keys: Tensor
+    values: Tensor
+    query: Tensor
+    answer: Tensor
 
 
 class RecallTask:
@@ -96,7 +94,7 @@ class RetrievalModel(nn.Module):
 
     Attributes:
         key_embedding, value_embedding: :class:`torch.nn.Embedding`.
-        attention: :class:`~attention_lib.MultiHeadAttention` with one head.
+        attention: :class:`~attention_lib.multi_head.MultiHeadAttention` with one head.
         unembedding: The last :class:`torch.nn.Linear` map.
 
     Raises:
@@ -231,7 +229,7 @@ class InductionModel(nn.Module):
     """Layers of causal attention and nothing else, to predict the next token of a text.
 
     Each layer adds its output to what it reads. Queries and keys are rotated by their position
-    (:class:`~attention_lib.RotaryAttention`). There is no feed-forward network and no norm.
+    (:class:`~attention_lib.block.RotaryAttention`). There is no feed-forward network and no norm.
 
     Args:
         vocab_size: Number of different tokens.
