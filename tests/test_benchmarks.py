@@ -45,14 +45,21 @@ def test_a_contender_that_computes_something_else_is_not_timed(masked, change):
 
 def test_a_race_gives_one_row_a_contender_and_measures_against_the_best_peer(monkeypatch):
     monkeypatch.setattr(attention, "SAMPLE_SECONDS", 1e-3)
-    monkeypatch.setattr(attention, "limit", lambda: 1e9)
+    monkeypatch.setattr(attention, "large_product", lambda: lambda: x[0] @ x[0].T)
     rows = attention.race(SIZE, False, False, True, rounds=2)
     peers = [row["ms"] for row in rows if row["contender"] != attention.OURS]
     for row in rows:
         assert row["to best peer"] == pytest.approx(row["ms"] / min(peers), rel=0.05)
-        share = attention.flops(SIZE, True) / row["ms"] * 1000 / 1e9
-        assert row["of the machine"] == pytest.approx(share, rel=0.05)
         assert row["quartiles"][0] <= row["ms"] <= row["quartiles"][1]
+
+
+def test_share_of_the_machine_is_the_operations_over_those_of_a_large_product(monkeypatch):
+    monkeypatch.setattr(attention, "SAMPLE_SECONDS", 1e-3)
+    monkeypatch.setattr(attention, "quartiles", lambda samples: ([4.0, 5.0, 6.0], False))
+    monkeypatch.setattr(attention, "large_product", lambda: lambda: x[0] @ x[0].T)
+    for row in attention.race(SIZE, False, False, False, rounds=1):
+        expected = attention.flops(SIZE, False) / (2 * 2048**3)  # both take 5 ms here
+        assert row["of the machine"] == round(expected, 3)
 
 
 def test_samples_taken_while_others_worked_are_left_out_or_marked():
