@@ -24,6 +24,18 @@ feedforward_parameters = PredictValue(
             2 * E * HIDDEN,
         ),
         Mistake(
+            "one of the two biases",
+            "Both linear layers have a bias: the first makes 32 features, the second 8.",
+            2 * E * HIDDEN + HIDDEN,
+            2 * E * HIDDEN + E,
+        ),
+        Mistake(
+            "PyTorch's width by default",
+            "nn.TransformerEncoderLayer has a hidden layer of 2048 unless told otherwise; here it "
+            "is four times as wide as the stream.",
+            2 * E * 2048 + 2048 + E,
+        ),
+        Mistake(
             "one of the two layers",
             "There are two: from 8 to the hidden width, and back.",
             E * HIDDEN + HIDDEN,
@@ -84,9 +96,9 @@ def _waves(
     return np.stack((first, second), axis=-1).reshape(length, width)
 
 
-def _angle_of_each_column(length, width):
+def _angle_of_each_column(length, width, factor=1):
     columns = np.arange(width)
-    angles = np.arange(length)[:, None] / 10000 ** (columns / width)
+    angles = np.arange(length)[:, None] / 10000 ** (factor * columns / width)
     return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
 
 
@@ -108,6 +120,7 @@ waves = WriteFunction(
             "Sine and cosine of a pair belong to the same angle: columns 2i and 2i + 1 share the "
             "exponent 2i / width.",
             _angle_of_each_column,
+            lambda length, width: _angle_of_each_column(length, width, factor=2),
         ),
         Mistake(
             "sines first, then cosines",
@@ -124,6 +137,11 @@ waves = WriteFunction(
             "the number of the pair in the exponent",
             "The exponent is 2i / width, the even column over the width; i / width is half of it.",
             lambda length, width: _waves(length, width, exponent=lambda c, w: c / 2 / w),
+        ),
+        Mistake(
+            "the even column doubled",
+            "The exponent is 2i / width for the pair number i, and 2i is already the even column.",
+            lambda length, width: _waves(length, width, exponent=lambda c, w: 2 * c / w),
         ),
         Mistake(
             "not divided by the width",
@@ -151,6 +169,11 @@ waves = WriteFunction(
             lambda length, width: _waves(length, width, parts=(np.sin, np.sin)),
         ),
         Mistake(
+            "last position first",
+            "The rows are in reverse order: row 0 belongs to position 0.",
+            lambda length, width: _waves(length, width)[::-1],
+        ),
+        Mistake(
             "transposed",
             "A row is a position: (length, width).",
             lambda length, width: _waves(length, width).T,
@@ -162,6 +185,7 @@ waves = WriteFunction(
         "Make an empty (length, width) array; [:, 0::2] are its even columns, [:, 1::2] the odd "
         "ones.",
     ),
+    tolerance=1e-6,  # angles computed in float32 are right too
 )
 
 # ---------------------------------------------------------------------------- add_positions
@@ -195,9 +219,37 @@ add_positions = WriteFunction(
             lambda x, table: x + table[: len(x), None],
         ),
         Mistake(
+            "as many rows as samples",
+            "One row is needed for each word, and their number is x.shape[1]; len(x) counts the "
+            "samples.",
+            lambda x, table: x + table[: len(x)],
+        ),
+        Mistake(
+            "one axis too many",
+            "The number of rows is right. A table of shape (L, 1, E) runs along the samples, "
+            "(L, E) along the words.",
+            lambda x, table: x + table[: x.shape[1], None],
+        ),
+        Mistake(
             "one row for all",
-            "x.shape[1] without a colon is one row of the table, added to every word.",
+            "Every word gets the same row of the table. Each position has a row of its own.",
             lambda x, table: x + table[x.shape[1]],
+            lambda x, table: x + table[x.shape[1] - 1],
+        ),
+        Mistake(
+            "right and wrong together",
+            "The rows of the positions are added, and a row for each sample besides.",
+            lambda x, table: x + table[: x.shape[1]] + table[: len(x), None],
+        ),
+        Mistake(
+            "nothing added",
+            "This is x as it was. Positions come from the rows of the table.",
+            lambda x, table: x + 0.0,
+        ),
+        Mistake(
+            "subtracted",
+            "The positions are added.",
+            lambda x, table: x - table[: x.shape[1]],
         ),
         Mistake(
             "the first row for all",
@@ -253,6 +305,7 @@ add_positions = WriteFunction(
 
 
 def _norm(x, gain, bias, eps, *, axis=-1, correction=0, center=True):
+    """The norm with one choice for each step that can go wrong."""
     mean = x.mean(axis=axis, keepdims=True) if center else 0.0
     variance = ((x - mean) ** 2).mean(axis=axis, keepdims=True)
     if correction:
@@ -260,6 +313,20 @@ def _norm(x, gain, bias, eps, *, axis=-1, correction=0, center=True):
         variance = variance * size / (size - 1)
     with np.errstate(all="ignore"):  # without eps, equal features are 0 / 0
         return gain * (x - mean) / np.sqrt(variance + eps) + bias
+
+
+def _steps(mean=True, var=True, summed=(), brackets="all"):
+    """The norm written with means that keep their axis or not, sums, and other brackets."""
+
+    def norm(x, gain, bias, eps):
+        m, v = x.mean(axis=-1, keepdims=mean), x.var(axis=-1, keepdims=var)
+        m = m * x.shape[-1] if "mean" in summed else m
+        root = np.sqrt((v * x.shape[-1] if "squares" in summed else v) + eps)
+        if brackets == "all":
+            return gain * (x - m) / root + bias
+        return (gain * x - m / root if brackets == "none" else gain * (x - m / root)) + bias
+
+    return norm
 
 
 def _norm_cases():
@@ -296,6 +363,21 @@ layer_norm = WriteFunction(
             lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=0),
         ),
         Mistake(
+            "not the last axis for every shape",
+            "An input may have one axis, two or more. The features are its last one: axis=-1.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=1),
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=-2),
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=2),
+        ),
+        Mistake(
+            "axis not kept",
+            "Without keepdims=True a mean over the last axis loses that axis, and no longer fits "
+            "beside x.",
+            _steps(mean=False, var=False),
+            _steps(mean=False),
+            _steps(var=False),
+        ),
+        Mistake(
             "mean not taken off",
             "The mean is subtracted, above the line as well as in the variance.",
             lambda x, gain, bias, eps: _norm(x, gain, bias, eps, center=False),
@@ -320,6 +402,29 @@ layer_norm = WriteFunction(
             "no eps",
             "Without eps a vector of equal features divides by 0.",
             lambda x, gain, bias, eps: _norm(x, gain, bias, 0.0),
+        ),
+        Mistake(
+            "a fixed eps",
+            "eps is an argument: use the number that is given.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, 1e-5),
+        ),
+        Mistake(
+            "eps squared",
+            "eps itself is added to the variance, not its square.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps**2),
+        ),
+        Mistake(
+            "only the mean divided",
+            "The difference x - mean is divided as a whole: it needs brackets.",
+            _steps(brackets="none"),
+            _steps(brackets="gain"),
+        ),
+        Mistake(
+            "a sum in place of a mean",
+            "Both are means over the features: of x, and of the squared differences.",
+            _steps(summed=("squares",)),
+            _steps(summed=("mean",)),
+            _steps(summed=("mean", "squares")),
         ),
         Mistake(
             "no root",
@@ -458,7 +563,7 @@ rotary_test = CatchFaults(
         ),
         Mistake(
             "mirrored in place of turned",
-            "Look at the second feature of a pair too, and at position 0.",
+            "From (1, 0) a turn and a mirror look alike; start from other numbers.",
             lambda x: _turn(x, mirror=True),
         ),
     ),

@@ -11,6 +11,8 @@ from attention_lib import rotary, sinusoidal_positional_encoding
 
 FEEDFORWARD_PARAMETERS = {
     "biases forgotten": [512.0],
+    "one of the two biases": [544.0, np.int64(520)],
+    "PyTorch's width by default": [34824.0],
     "one of the two layers": [288.0, np.int64(264), 256.0],
     "hidden layer as wide as the stream": [144.0, 128],
     "the same bias for both": [576.0, np.float64(528)],
@@ -46,10 +48,10 @@ def in_halves(table, p, i, a, b):
     table[p, i // 2], table[p, i // 2 + table.shape[1] // 2] = a, b
 
 
-def column_angles(length, width):
+def column_angles(length, width, factor=1):
     table = np.zeros((length, width))
     for p, c in np.ndindex(length, width):
-        table[p, c] = (math.cos if c % 2 else math.sin)(p / 10000 ** (c / width))
+        table[p, c] = (math.cos if c % 2 else math.sin)(p / 10000 ** (factor * c / width))
     return table
 
 
@@ -62,9 +64,22 @@ def from_library(length, width):
         torch.set_default_dtype(before)
 
 
+def in_float32(length, width):
+    columns = torch.arange(0, width, 2, dtype=torch.float32)
+    angles = torch.outer(torch.arange(length).float(), torch.exp(-columns / width * math.log(1e4)))
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).double().numpy()
+
+
 right_waves = wave_by_loop()
 WAVES = {
-    "an angle of its own for each column": [column_angles],
+    "an angle of its own for each column": [
+        column_angles,
+        lambda length, width: column_angles(length, width, 2),
+    ],
+    "the even column doubled": [wave_by_loop(lambda p, i, width: p / 10000 ** (2 * i / width))],
+    "last position first": [
+        lambda length, width: np.array([right_waves(length, width)[~p] for p in range(length)]),
+    ],
     "sines first, then cosines": [wave_by_loop(put=in_halves)],
     "sine and cosine swapped": [wave_by_loop(first=math.cos, second=math.sin)],
     "the number of the pair in the exponent": [
@@ -81,10 +96,10 @@ WAVES = {
         lambda length, width: np.array(list(zip(*right_waves(length, width), strict=True)))
     ],
 }
-WAVES_RIGHT = [right_waves, from_library]
+WAVES_RIGHT = [right_waves, from_library, in_float32]
 WAVES_NEW = [
     lambda length, width: np.zeros((length, width)),
-    lambda length, width: right_waves(length, width)[::-1],
+    lambda length, width: right_waves(length, width) + 1e-5,
     lambda length, width: right_waves(length, width)[:, ::-1],
     lambda length, width: -right_waves(length, width),
     lambda length, width: right_waves(length, width) + 1e-3,
@@ -126,7 +141,18 @@ ADD_POSITIONS = {
     "the fault is still there: one vector for each sample": [
         add_by_loop(lambda b, p, x, table: table[b]),
     ],
-    "one row for all": [add_by_loop(lambda b, p, x, table: table[len(x[0])])],
+    "as many rows as samples": [lambda x, table: np.add(table[: x.shape[0]], x)],
+    "one axis too many": [
+        lambda x, table: np.swapaxes(table[: x.shape[1]][None], 0, 1) + x,
+        lambda x, table: x + np.stack([row[None] for row in table[: x.shape[1]]]),
+    ],
+    "one row for all": [
+        add_by_loop(lambda b, p, x, table: table[len(x[0])]),
+        add_by_loop(lambda b, p, x, table: table[len(x[0]) - 1]),
+    ],
+    "right and wrong together": [add_by_loop(lambda b, p, x, table: table[p] + table[b])],
+    "nothing added": [lambda x, table: x],
+    "subtracted": [add_by_loop(combine=lambda a, c: a - c)],
     "the first row for all": [add_by_loop(lambda b, p, x, table: table[0])],
     "the last rows of the table": [
         add_by_loop(lambda b, p, x, table: table[len(table) - len(x[0]) + p]),
@@ -151,8 +177,6 @@ def in_place(x, table):
 
 
 ADD_POSITIONS_NEW = [
-    lambda x, table: x,
-    lambda x, table: x - table[: x.shape[1]],
     lambda x, table: right_add(x, table) / 2,
     lambda x, table: right_add(x, table)[0],
     lambda x, table: right_add(x, table)[None],
@@ -217,9 +241,42 @@ def along_first(x, gain, bias, eps):
     return np.moveaxis(norm_by_loop()(moved, ones, zeros, eps), -1, 0) * gain + bias
 
 
+def scales(x, eps):
+    """One number for each vector, without an axis for the features."""
+    return (((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) / x.shape[-1] + eps) ** 0.5
+
+
 LAYER_NORM = {
     "one mean for everything": [all_at_once],
     "over the first axis": [along_first],
+    "not the last axis for every shape": [
+        lambda x, gain, bias, eps: (
+            gain * (x - x.mean(1, keepdims=True)) / (x.var(1, keepdims=True) + eps) ** 0.5 + bias
+        ),
+        lambda x, gain, bias, eps: (
+            gain * (x - x.mean(-2, keepdims=True)) / (x.var(-2, keepdims=True) + eps) ** 0.5 + bias
+        ),
+        lambda x, gain, bias, eps: (
+            gain * (x - x.mean(2, keepdims=True)) / (x.var(2, keepdims=True) + eps) ** 0.5 + bias
+        ),
+    ],
+    "axis not kept": [
+        lambda x, gain, bias, eps: gain * (x - x.mean(-1)) / (x.var(-1) + eps) ** 0.5 + bias,
+        lambda x, gain, bias, eps: gain * (x - x.mean(-1)) / scales(x, eps)[..., None] + bias,
+        lambda x, gain, bias, eps: gain * (x - x.mean(-1)[..., None]) / scales(x, eps) + bias,
+    ],
+    "a fixed eps": [lambda x, gain, bias, eps: right_norm(x, gain, bias, 1e-5)],
+    "eps squared": [lambda x, gain, bias, eps: right_norm(x, gain, bias, eps * eps)],
+    "only the mean divided": [
+        lambda x, gain, bias, eps: (
+            gain * x - x.mean(-1)[..., None] / scales(x, eps)[..., None] + bias
+        ),
+        lambda x, gain, bias, eps: gain * (x - (x.mean(-1) / scales(x, eps))[..., None]) + bias,
+    ],
+    "a sum in place of a mean": [
+        norm_by_loop(scale=lambda v, m, eps: math.sqrt(squares(v, m) + eps)),
+        norm_by_loop(mean=sum, scale=lambda v, m, eps: math.sqrt(np.var(v) + eps)),
+    ],
     "mean not taken off": [
         norm_by_loop(mean=lambda v: 0.0),
         norm_by_loop(top=lambda a, m: a),
@@ -244,8 +301,6 @@ LAYER_NORM_NEW = [
     lambda x, gain, bias, eps: x,
     lambda x, gain, bias, eps: gain * x + bias,
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps) + 1e-3,
-    lambda x, gain, bias, eps: right_norm(x, gain, bias, 1e-5),
-    lambda x, gain, bias, eps: right_norm(x, gain, bias, eps**2),
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps)[None],
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps).tolist(),
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps).round(1),
@@ -256,7 +311,6 @@ LAYER_NORM_NEW = [
     lambda x, gain, bias: x,
     norm_by_loop(mean=np.median),
     norm_by_loop(scale=lambda v, m, eps: max(v) - min(v) + eps),
-    norm_by_loop(scale=lambda v, m, eps: math.sqrt(squares(v, m) + eps)),
     norm_by_loop(scale=lambda v, m, eps: 1.0),
 ]
 
@@ -334,6 +388,19 @@ def wants_halves(rotate):
     assert np.allclose(rotate(X), expected(X[:, order])[:, np.argsort(order)])
 
 
+def from_one_and_zero(places):
+    """Both features of two pairs are compared, but a turn of (1, 0) is its mirror image too."""
+
+    def test(rotate):
+        result = np.asarray(rotate(np.tile([1.0, 0.0, 1.0, 0.0], (3, 1))))
+        for p in places:
+            a, b = p, p / 100
+            right = [math.cos(a), math.sin(a), math.cos(b), math.sin(b)]
+            assert np.allclose(result[p], right)
+
+    return test
+
+
 def wants_list(rotate):
     assert rotate(X) == expected(X).tolist()
 
@@ -381,7 +448,7 @@ def exceeds(rotate):
 ROTARY_TEST_NEW = [
     wants_no_turn, wants_halves, wants_list, never_calls, no_assert, swallows, stops,
     two_arguments, raises_another, wants_odd_width, bit_by_bit, exceeds,
-    lambda rotate: rotate(X),
+    lambda rotate: rotate(X), from_one_and_zero([1]), from_one_and_zero([0, 1, 2]),
 ]  # fmt: skip
 
 ANSWERS = {
