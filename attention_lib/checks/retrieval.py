@@ -20,7 +20,7 @@ def _table_weight():
 
 table_weight = PredictValue(
     answer=_table_weight,
-    tolerance=1e-3,
+    tolerance=3e-4,
     mistakes=(
         Mistake(
             "only one other slot counted",
@@ -49,8 +49,29 @@ table_weight = PredictValue(
         ),
         Mistake(
             "equal shares",
-            "1/16 would be right for equal scores.",
+            "Of equal scores each would get 1/16, and the 15 others 15/16 together.",
             1 / SLOTS,
+            1 - 1 / SLOTS,
+        ),
+        Mistake(
+            "a ratio of exponentials, no weight",
+            "That compares the right slot with the others. A weight is its part of the whole: "
+            "divide by the sum of all 16 exponentials.",
+            math.exp(LEAD) / (SLOTS - 1),
+            math.exp(LEAD),
+            (SLOTS - 1) * math.exp(-LEAD),
+            math.exp(-LEAD),
+        ),
+        Mistake(
+            "a percentage",
+            "Weights are shares of 1, not of 100.",
+            100 / (1 + (SLOTS - 1) * math.exp(-LEAD)),
+        ),
+        Mistake(
+            "two decimals or fewer",
+            "The exercise asks for three decimals at least.",
+            0.91,
+            0.9,
         ),
         Mistake(
             "everything",
@@ -136,6 +157,12 @@ key_scores = WriteFunction(
             lambda e, q, k: _scores(e, q, k, math.sqrt(len(e))),
         ),
         Mistake(
+            "always divided by 8",
+            "8 is the root of the chapter's width, 64. A head of another width has another root: "
+            "take it from w_q.",
+            lambda e, q, k: _scores(e, q, k, 8),
+        ),
+        Mistake(
             "queries in the columns",
             "Row i must belong to the query for key i. This is the transposed table.",
             lambda e, q, k: _scores(e, q, k).T,
@@ -186,6 +213,12 @@ def _distances(length, centre):
     return -np.abs(centre(place, length)[:, None] - place)
 
 
+def _offsets(length):
+    """The distances of :func:`_reverse` with their sign."""
+    place = np.arange(length)
+    return length - 1.0 - place[:, None] - place
+
+
 def _reverse(length, temperature=1.0, centre=lambda i, n: n - 1 - i):
     return softmax(_distances(length, centre) / temperature)
 
@@ -231,6 +264,25 @@ reverse = WriteFunction(
             "temperature upside down",
             "A small temperature must make the weights sharp: divide by it.",
             lambda n, t: _reverse(n, 1 / t),
+        ),
+        Mistake(
+            "root of the temperature",
+            "The scores are divided by the temperature itself. A root is taken of the width alone.",
+            lambda n, t: _reverse(n, math.sqrt(t)),
+        ),
+        Mistake(
+            "no absolute value",
+            "A distance is never negative. Without abs the keys on one side of the right place "
+            "get larger scores than the right place.",
+            lambda n, t: softmax(_offsets(n) / t),
+            lambda n, t: softmax(-_offsets(n) / t),
+        ),
+        Mistake(
+            "decimals of the scores lost",
+            "An array of integers drops what stands behind the point, and // rounds down. Scores "
+            "are fractions.",
+            lambda n, t: softmax(np.trunc(_distances(n, lambda i, n: n - 1 - i) / t)),
+            lambda n, t: softmax(_distances(n, lambda i, n: n - 1 - i) // t),
         ),
         Mistake(
             "the farthest key wins",
@@ -293,10 +345,14 @@ def _number_cases():
     yield Case("moved on by one", np.array([3.0, 1.0, 2.0]), 0.5)
     yield Case("equal numbers", np.array([2.0, 1.0, 2.0, 1.0]), 1.0)
     yield Case("all equal", np.array([7.0, 7.0, 7.0]), 0.3)
+    yield Case("equal pairs", np.array([1.0, 1.0, 0.0, 0.0]), 1.0)
+    yield Case("three equal in the middle", np.array([0.0, 1.0, 1.0, 1.0, 0.0]), 0.5)
     yield Case("integers", np.array([5, 1, 4, 2]), 0.7)
     rng = np.random.default_rng(81)
     for size, temperature in ((5, 1.0), (6, 0.4), (8, 2.0)):
         yield Case("random numbers", rng.normal(size=size).round(2), temperature)
+    # longer than what NumPy sorts by insertion, which keeps equal numbers in order
+    yield Case("many equal numbers", rng.integers(4, size=24).astype(float), 1.0)
 
 
 sort = WriteFunction(
@@ -310,6 +366,11 @@ sort = WriteFunction(
             lambda x, t: _sort(x, t, lambda x: np.argsort(x, kind="stable")),
         ),
         Mistake(
+            "equal numbers in any order",
+            "np.argsort alone may mix up equal numbers. kind='stable' keeps them in their order.",
+            lambda x, t: _sort(x, t, lambda x: np.argsort(np.argsort(x))),
+        ),
+        Mistake(
             "largest first",
             "The smallest number has rank 0.",
             lambda x, t: _sort(x, t)[::-1],
@@ -317,9 +378,10 @@ sort = WriteFunction(
         ),
         Mistake(
             "equal numbers with one rank",
-            "Counting the smaller numbers gives equal numbers the same rank, and another place "
-            "gets none. Of equal numbers the first one comes first.",
+            "Equal numbers get the same rank here, and another place gets none. Of equal numbers "
+            "the first one comes first.",
             lambda x, t: _sort(x, t, lambda x: (x > x[:, None]).sum(axis=0)),
+            lambda x, t: _sort(x, t, lambda x: (x >= x[:, None]).sum(axis=0) - 1),
             lambda x, t: _sort(x, t, lambda x: np.unique(x, return_inverse=True)[1]),
         ),
         Mistake(
@@ -332,6 +394,7 @@ sort = WriteFunction(
             "Row i must belong to place i of the result, column j to number j: this is the "
             "transposed table.",
             lambda x, t: softmax(-np.abs(_ranks(x)[:, None] - np.arange(len(x))) / t),
+            lambda x, t: _sort(x, t).T,
         ),
         Mistake(
             "the numbers in place of the ranks",
@@ -340,9 +403,23 @@ sort = WriteFunction(
         ),
         Mistake(
             "distances between numbers",
-            "Query i must look for place i, not for number i.",
+            "The distance is from place i to the rank of number j. Here two numbers are compared, "
+            "or two ranks.",
             lambda x, t: softmax(-np.abs(_ranks(x)[:, None] - _ranks(x)) / t),
             lambda x, t: softmax(-np.abs(x[:, None] - x) / t),
+            lambda x, t: softmax(-np.abs(np.sort(x)[:, None] - x) / t),
+        ),
+        Mistake(
+            "squared distance",
+            "The exercise asks for the plain distance, not for its square.",
+            lambda x, t: softmax(-((np.arange(len(x))[:, None] - _ranks(x)) ** 2) / t),
+        ),
+        Mistake(
+            "no absolute value",
+            "A distance is never negative. Without abs the ranks on one side of place i get larger "
+            "scores than place i.",
+            lambda x, t: softmax((np.arange(len(x))[:, None] - _ranks(x)) / t),
+            lambda x, t: softmax((_ranks(x) - np.arange(len(x))[:, None]) / t),
         ),
         Mistake(
             "left in order",
@@ -368,6 +445,11 @@ sort = WriteFunction(
             "temperature upside down",
             "A small temperature must make the weights sharp: divide by it.",
             lambda x, t: _sort(x, 1 / t),
+        ),
+        Mistake(
+            "root of the temperature",
+            "The scores are divided by the temperature itself. A root is taken of the width alone.",
+            lambda x, t: _sort(x, math.sqrt(t)),
         ),
         Mistake(
             "hard weights",
@@ -410,7 +492,8 @@ def _by_arrays(tokens):
 
 
 def _by_library(tokens):
-    return after_earlier_copies(torch.tensor(np.asarray(tokens))[None])[0].numpy()
+    numbers = np.unique(np.asarray(tokens), return_inverse=True)[1]  # letters become numbers, too
+    return after_earlier_copies(torch.tensor(numbers)[None])[0].numpy()
 
 
 def _wrong(change):

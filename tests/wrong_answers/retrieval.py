@@ -1,6 +1,7 @@
 """Answers to the exercises of chapter 8: right ones, listed mistakes written anew, new mistakes."""
 
 import math
+from operator import floordiv
 
 import numpy as np
 from wrong_answers.lookup import loop_softmax, rows
@@ -12,14 +13,18 @@ TABLE_WEIGHT = {
     "the bound of chapter 1": [0.8989],
     "weight of one of the others": [0.00612, 0.0918],
     "no exponential": [5 / 20, 0.3125, 6 / 21],
-    "equal shares": [0.0625],
+    "equal shares": [0.0625, 0.9375],
+    "a ratio of exponentials, no weight": [np.exp(5) / 15, 148.413, 15 * math.exp(-5), 0.00674],
+    "a percentage": [90.82],
+    "two decimals or fewer": [0.91, 0.9],
     "everything": [1.0, np.int64(1)],
     "divided by a root once more": [0.1108, 0.1887],
     "one slot too many": [0.9027],
 }
-TABLE_WEIGHT_RIGHT = [0.9082, 0.908, np.float64(0.90820)]
+TABLE_WEIGHT_RIGHT = [0.9082, 0.908, np.float64(0.90820), 1 / (1 + 15 / math.e**5)]
 TABLE_WEIGHT_NEW = [
     0.5, 0.95, 0.98, 0.0, 5, 16, -0.9082, 0.8, math.nan, "0.9082", (0.9082,), [0.9082], True, 0.92,
+    0.909, 0.907, 32 / 47,
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- key_scores
@@ -55,6 +60,7 @@ KEY_SCORES = {
         by_loops(width_of=lambda e, q: q.shape[1]),
         by_loops(width_of=lambda e, q: e.shape[0]),
     ],
+    "always divided by 8": [by_loops(root=lambda n: 64**0.5)],
     "queries in the columns": [lambda e, q, k: right_scores(e, k, q)],
     "one matrix for both": [
         lambda e, q, k: right_scores(e, q, q),
@@ -92,6 +98,8 @@ KEY_SCORES_NEW = [
     lambda e, q, k: np.exp(right_scores(e, q, k)),
     lambda e, q, k: None,
     lambda e, q, k: right_scores(e, -q, k).T,
+    lambda e, q, k: (e @ q.T) * (e @ k.T),
+    by_loops(root=lambda n: 4),
 ]
 
 # ---------------------------------------------------------------------------- reverse
@@ -119,6 +127,20 @@ def distances(length):
     return np.array([[-abs(length - 1 - i - j) for j in range(length)] for i in range(length)])
 
 
+def signed(length):
+    return np.array([[length - 1 - i - j for j in range(length)] for i in range(length)])
+
+
+def in_integers(divide):
+    def function(length, t):
+        scores = np.zeros((length, length), dtype=int)
+        for i, j in np.ndindex(length, length):
+            scores[i, j] = divide(-abs(length - 1 - i - j), t)
+        return rows(loop_softmax)(scores)
+
+    return function
+
+
 REVERSE = {
     "the text forwards": [by_places(lambda i, n: i), lambda n, t: right_reverse(n, t)[::-1]],
     "one place off": [
@@ -129,6 +151,12 @@ REVERSE = {
     "scores, no weights": [lambda n, t: distances(n) / t, lambda n, t: distances(n) * 1.0],
     "temperature left out": [by_places(backwards, lambda t: 1)],
     "temperature upside down": [by_places(backwards, lambda t: 1 / t)],
+    "root of the temperature": [by_places(backwards, math.sqrt)],
+    "no absolute value": [
+        lambda n, t: rows(loop_softmax)(signed(n) / t),
+        lambda n, t: rows(loop_softmax)(signed(n) / -t),
+    ],
+    "decimals of the scores lost": [in_integers(lambda s, t: s / t), in_integers(floordiv)],
     "the farthest key wins": [by_places(backwards, score=lambda gap: gap)],
     "squared distance": [by_places(backwards, score=lambda gap: -(gap**2))],
     "hard weights": [lambda n, t: np.array([[float(i + j == n - 1) for j in range(n)]
@@ -150,7 +178,9 @@ REVERSE_NEW = [
     lambda n, t: right_reverse(n, t) + 1e-3,
     lambda n, t: right_reverse(n, 2 * t),
     lambda n, t: right_reverse(n, t) ** 2,
-    lambda n, t: right_reverse(n, math.sqrt(t)),
+    lambda n, t: right_reverse(n, t**2),
+    lambda n, t: (1 / (1 - distances(n) / t)) / (1 / (1 - distances(n) / t)).sum(1, keepdims=True),
+    lambda n, t: right_reverse(n, t).astype(np.float32),
     lambda n, t: np.full((n, n), 1 / n),
     lambda n, t: right_reverse(n, t).argmax(axis=1),
     lambda n, t: right_reverse(n, t)[None],
@@ -192,10 +222,19 @@ def sort_distances(numbers):
     return np.array([[-abs(i - r) for r in ranks] for i in range(len(ranks))])
 
 
+def sort_offsets(numbers):
+    ranks = ranks_of(numbers.tolist())
+    return np.array([[i - r for r in ranks] for i in range(len(ranks))])
+
+
 right_sort = by_ranks(ranks_of)
 
 SORT = {
     "argsort taken for the ranks": [by_ranks(in_order)],
+    "equal numbers in any order": [
+        by_ranks(lambda x: np.array(x).argsort().argsort().tolist()),
+        by_ranks(lambda x: np.argsort(np.argsort(x), kind="stable").tolist()),
+    ],
     "largest first": [
         lambda x, t: np.flipud(right_sort(x, t)),
         by_ranks(lambda x: ranks_of([-a for a in x])),
@@ -203,14 +242,27 @@ SORT = {
     "equal numbers with one rank": [
         by_ranks(lambda x: [sorted(x).index(a) for a in x]),
         by_ranks(lambda x: [sorted(set(x)).index(a) for a in x]),
+        by_ranks(lambda x: [sum(b <= a for b in x) - 1 for a in x]),
     ],
     "last of equal numbers first": [by_ranks(lambda x: ranks_of(x[::-1])[::-1])],
-    "queries and keys swapped": [by_ranks(lambda x: range(len(x)), asked=ranks_of)],
+    "queries and keys swapped": [
+        by_ranks(lambda x: range(len(x)), asked=ranks_of),
+        lambda x, t: np.transpose(right_sort(x, t)),
+    ],
     "the numbers in place of the ranks": [by_ranks(lambda x: x)],
     "distances between numbers": [
         by_ranks(ranks_of, asked=ranks_of),
         by_ranks(lambda x: x, asked=lambda x: x),
+        by_ranks(lambda x: x, asked=sorted),
     ],
+    "squared distance": [
+        lambda x, t: rows(loop_softmax)(-(sort_distances(x) ** 2) / t),
+    ],
+    "no absolute value": [
+        lambda x, t: rows(loop_softmax)(sort_offsets(x) / t),
+        lambda x, t: rows(loop_softmax)(sort_offsets(x) / -t),
+    ],
+    "root of the temperature": [by_ranks(ranks_of, math.sqrt)],
     "left in order": [by_ranks(lambda x: range(len(x)))],
     "ranks from 1": [by_ranks(lambda x: [r + 1 for r in ranks_of(x)])],
     "scores, no weights": [lambda x, t: sort_distances(x) / t],
@@ -231,7 +283,7 @@ SORT_NEW = [
     lambda x, t: right_sort(x, t) + 1e-3,
     lambda x, t: right_sort(x, t)[:, ::-1],
     lambda x, t: right_sort(x, 2 * t),
-    lambda x, t: right_sort(x, math.sqrt(t)),
+    lambda x, t: right_sort(x, t**2),
     lambda x, t: right_sort(x, t) ** 2,
     lambda x, t: np.roll(right_sort(x, t), 1, axis=0),
     lambda x, t: right_sort(x, t)[None],
@@ -291,7 +343,13 @@ INDUCTION_TEST = {
     "last row only": [compares(look=lambda marked: marked[-1])],
     "first rows only": [compares(look=lambda marked: marked[:2])],
 }
-INDUCTION_TEST_RIGHT = [compares(), good_by_hand, compares([3, 8, 3, 3, 8, 8, 3])]
+INDUCTION_TEST_RIGHT = [
+    compares(),
+    good_by_hand,
+    compares([3, 8, 3, 3, 8, 8, 3]),
+    compares([-1, 0, -1, 0, 0, 2, -1]),
+    compares(list("abacaab")),
+]
 
 
 def wants_the_copies(mark):
