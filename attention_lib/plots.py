@@ -8,6 +8,7 @@ import numpy as np
 INK = "#767676"
 # Distinct for colour-blind readers (Okabe and Ito, 2008), those of middle lightness first.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+TINT = mpl.colors.to_rgb("#E69F00")
 _STYLE = {
     "figure.figsize": (5.2, 3.8),
     "figure.dpi": 130,
@@ -102,14 +103,15 @@ def plot_heads(weights, query_labels, key_labels, title="head {}", columns=4):
 
 
 def plot_image_weights(image, weights, title="", ax=None, brightest=None):
-    """A grey image under the attention weights of its patches; the more weight, the more colour.
+    """A grey image, its patches tinted by attention weights; the more weight, the more colour.
 
     Args:
         image: ``(height, width)``, array or tensor of any float dtype on any device.
         weights: ``(rows, columns)``, one weight a patch; they divide the image.
         title: Text above the image.
         ax: The axes to draw on; a new figure by default.
-        brightest: The weight of the strongest colour; the largest weight by default.
+        brightest: The weight of the strongest tint; the largest weight by default. Maps that are
+            compared need a common one.
 
     Returns:
         The axes.
@@ -128,7 +130,10 @@ def plot_image_weights(image, weights, title="", ax=None, brightest=None):
     over = np.kron(weights, np.ones([int(pixels) for pixels in size]))
     brightest = weights.max() if brightest is None else brightest
     ax.imshow(image, cmap="gray_r")
-    ax.imshow(over, cmap="viridis", vmin=0, vmax=brightest, alpha=0.65)
+    # a colour that grows from clear to nearly opaque: the image shows through everywhere
+    tint = mpl.colors.LinearSegmentedColormap.from_list("tint", [(*TINT, 0), (*TINT, 0.7)])
+    ax.imshow(over, cmap=tint, vmin=0, vmax=brightest)
+    ax.spines[:].set_visible(True)  # white paper needs an edge on a white page
     ax.set(title=title, xticks=[], yticks=[])
     return ax
 
