@@ -26,7 +26,9 @@ SEEDS = (0, 1, 2)
 
 
 def block(seed):
-    """Chapter 7: who bites, 250 steps with one block and 150 with eight."""
+    """Chapter 7: who bites, 250 steps with one block and 150 with two, three and eight."""
+    from functools import partial
+
     from torch import nn
     from torch.nn.functional import dropout
 
@@ -98,20 +100,19 @@ def block(seed):
     fit("waves", plain(), 1, (12, 48), waves=True)
     rotary = lambda: TransformerBlock(32, 2, attention=RotaryAttention(32, 2))  # noqa: E731
     fit("rotary", rotary, 1, (12, 48))
-    fit("causal mask", plain(), 1, (12, 48), is_causal=True)
+    fit("causal mask", plain(), 1, (12, 48, 192), is_causal=True)
     linear = lambda: TransformerBlock(32, 2, attention=LinearBiasAttention(32, 2))  # noqa: E731
-    fit("linear bias", linear, 1, (12, 48), is_causal=True)
-    for name, make in {
-        "norm first": plain(),
-        "norm last": plain(norm_first=False),
-        "no residual": lambda: Replacing(32, 2),
-        "norm first, added dropped": plain(dropout=0.1),
-        "norm first, stream dropped": lambda: DropsStream(32, 2),
-    }.items():
-        fit(name, make, 8, (12,), waves=True)
-    fit("norm last, added dropped", plain(dropout=0.1, norm_first=False), 3, (12,), waves=True)
-    stream = lambda: DropsStream(32, 2, norm_first=False)  # noqa: E731
-    fit("norm last, stream dropped", stream, 3, (12,), waves=True)
+    fit("linear bias", linear, 1, (12, 48, 192), is_causal=True)
+    no_residual = lambda: Replacing(32, 2)  # noqa: E731
+    fit("no residual", no_residual, 2, (12,), waves=True)
+    fit("no residual", no_residual, 8, (12,), waves=True)
+    fit("norm first", plain(), 8, (12,), waves=True)
+    fit("norm last", plain(norm_first=False), 8, (12,), waves=True)
+    for place, norm_first, depth in (("first", True, 8), ("first", True, 3), ("last", False, 3)):
+        added = plain(dropout=0.1, norm_first=norm_first)
+        stream = partial(DropsStream, 32, 2, norm_first=norm_first)
+        fit(f"{place}, added", added, depth, (12,), waves=True)
+        fit(f"{place}, stream", stream, depth, (12,), waves=True)
     return figures
 
 
@@ -164,7 +165,229 @@ def retrieval(seed):
     return figures
 
 
-RECIPES = {"block": block, "retrieval": retrieval}
+def classifier(seed):
+    """Chapter 9: whose sentence, with five poolings; praise or complaint; 300 steps each."""
+    from functools import partial
+
+    from attention_lib import classifier as lib
+
+    data = lib.library_sentences(2400)
+    texts = [text for own in data.values() for text in own[:2000]]
+    tests = [text for own in data.values() for text in own[2000:]]
+    y, test_y = torch.arange(4).repeat_interleave(2000), torch.arange(4).repeat_interleave(400)
+    vocabulary = lib.Vocabulary.of_texts(texts, 4000)
+
+    def fit(ids, labels, words, change=None, **options):
+        torch.manual_seed(seed)
+        model = lib.AttentionClassifier(words, 32, 2, int(labels.max()) + 1, 1, **options)
+        model = lib.with_changed_weights(model, change) if change else model
+        rng = torch.Generator().manual_seed(seed)
+
+        def loss():
+            rows = torch.randint(len(ids), (64,), generator=rng)
+            batch = ids[rows][:, : int((ids[rows] != 0).sum(dim=1).max())]
+            return torch.nn.functional.cross_entropy(model(batch), labels[rows])
+
+        train(model, loss, 300, 1e-2, weight_decay=0.05)
+        return model
+
+    @torch.no_grad()
+    def right(model, ids, labels):
+        return round((model(ids).argmax(dim=1) == labels).double().mean().item(), 3)
+
+    def same(answers, others):
+        return round((answers == others).double().mean().item(), 3)
+
+    @torch.no_grad()
+    def same_with_shuffled_shares(model):
+        logits, _, share = model(test, return_weights=True)
+        x, real, _ = model.read(test)
+        share = lib.shuffled_weights(share, real, torch.Generator().manual_seed(1))
+        answers = model.head((share[:, None] @ x)[:, 0]).argmax(dim=1)
+        return same(answers, logits.argmax(dim=1))
+
+    def alone(weights, mask):  # each word attends to itself
+        return torch.eye(weights.shape[-1]).expand_as(weights)
+
+    figures = {}
+    for name, options in {
+        "mean": {},
+        "max": {"pooling": "max"},
+        "class token": {"pooling": "first"},
+        "first word, no positions": {"pooling": "first", "positions": False},
+        "attention": {"pooling": "attention"},
+    }.items():
+        ids, test = (vocabulary.encode(x, name == "class token") for x in (texts, tests))
+        model = fit(ids, y, len(vocabulary), dropout=0.3, **options)
+        figures[name] = right(model, test, test_y)
+    uniform = lib.with_changed_weights(model, lib.uniform_weights)
+    figures["library, uniform heads"] = right(uniform, test, test_y)
+    figures["shares shuffled, same"] = same_with_shuffled_shares(model)
+    unmixed = fit(ids, y, len(vocabulary), alone, dropout=0.3, pooling="attention")
+    figures["unmixed"] = right(unmixed, test, test_y)
+    figures["unmixed, shares shuffled, same"] = same_with_shuffled_shares(unmixed)
+
+    words = []
+    hook = model.embed.register_forward_hook(lambda module, inputs, output: words.append(output))
+    logits, weights, share = model(test, return_weights=True)
+    hook.remove()
+    (gradient,) = torch.autograd.grad(logits.amax(dim=1).sum(), words[0])
+    said = logits.argmax(dim=1)
+    counts = torch.stack([ids[y == k].flatten().bincount(minlength=4000) for k in range(4)])
+    ratio = (counts + 1).log() - (counts + 1).log().mean(dim=0)
+    with torch.no_grad():
+        for name, claim in {
+            "random word": torch.rand(test.shape, generator=torch.Generator().manual_seed(1)),
+            "counts": ratio[said].gather(1, test),
+            "pooling word": share,
+            "heads": (weights[:, 0].mean(dim=1) * (test != 0)[..., None]).sum(dim=1),
+            "gradient × word": (gradient * words[0]).sum(dim=2),
+        }.items():
+            top = claim.masked_fill(test == 0, -torch.inf).topk(1).indices
+            answers = model(test.scatter(1, top, lib.UNKNOWN)).argmax(dim=1)
+            figures[f"answers changed, {name}"] = round(1 - same(answers, said), 3)
+
+    praise, labels = lib.opinions(2000, torch.Generator().manual_seed(0))
+    more, test_labels = lib.opinions(300, torch.Generator().manual_seed(1))
+    few = lib.Vocabulary.of_texts(praise, 100)
+    ids, test = few.encode(praise), few.encode(more)
+    labels, test_labels = torch.tensor(labels), torch.tensor(test_labels)
+    for name, options in {
+        "opinions, no positions": {"positions": False},
+        "opinions, trained with uniform heads": {"change": lib.uniform_weights},
+        "opinions": {},
+    }.items():
+        model = fit(ids, labels, len(few), **options)
+        figures[name] = right(model, test, test_labels)
+    moved = few.encode(["and " * 3 + text for text in more])
+    figures["opinions, 3 words in front"] = right(model, moved, test_labels)
+    for name, change in {
+        "uniform": lib.uniform_weights,
+        "shuffled": partial(lib.shuffled_weights, generator=torch.Generator().manual_seed(1)),
+    }.items():
+        changed = lib.with_changed_weights(model, change)
+        figures[f"opinions, {name} heads"] = right(changed, test, test_labels)
+    with torch.no_grad():
+        weights = model(test, return_weights=True)[1][:, 0]
+    chosen = torch.isin(test, few.encode([" ".join(["not", *lib.GOOD, *lib.BAD])]))
+    first = chosen & (chosen.cumsum(dim=1) == 1)
+    for name, words in {"weight on deciding words": chosen, "weight on the first": first}.items():
+        on_words = (weights * words[:, None, None]).sum(dim=-1).movedim(1, -1)[test != 0]
+        figures[name] = round(on_words.mean(dim=0).max().item(), 2)
+    return figures
+
+
+def alignment(seed):
+    """Chapter 10: dates to ISO dates, 450 steps."""
+    from attention_lib.alignment import (
+        Characters,
+        Transducer,
+        date_pairs,
+        greedy_decode,
+        shift_right,
+        weight_on_field,
+    )
+
+    pairs, test = date_pairs()
+    letters, digits = Characters(p.text for p in pairs), Characters(p.iso for p in pairs)
+    source = letters.encode([p.text for p in pairs])
+    target = digits.encode([p.iso for p in pairs], end=True)
+    torch.manual_seed(seed)
+    model, rng = Transducer(len(letters), len(digits)), torch.Generator().manual_seed(seed)
+
+    def loss():
+        i = torch.randint(len(pairs), (128,), generator=rng)
+        scores = model(source[i], shift_right(target[i]))
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), target[i].flatten())
+
+    losses = train(model, loss, 450, 5e-3)
+    unseen = letters.encode([p.text for p in test])
+    target_unseen = digits.encode([p.iso for p in test], end=True)
+    read = digits.decode(greedy_decode(model, unseen, 11))
+    with torch.no_grad():
+        _, weights = model(unseen, shift_right(target_unseen), return_weights=True)
+    named = torch.tensor([p.fields.count("M") > 2 for p in test])
+    fields = [p.fields for p in test]
+    month = weight_on_field(weights, fields, "M")[named].mean(dim=0)
+    day = weight_on_field(weights, fields, "d").mean(dim=0)
+    return {
+        "loss": float(f"{sum(losses[-20:]) / 20:.3g}"),
+        "exact_match": sum(a == p.iso for a, p in zip(read, test, strict=True)) / len(test),
+        "month_tens": round(month[5].item(), 2),
+        "month_ones": round(month[6].item(), 2),
+        "day_ones": round(day[9].item(), 2),
+    }
+
+
+def vision(seed):
+    """Chapter 11: digits in patches, 700 steps, with positions and without."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    from attention_lib.vision import PatchClassifier, patchify, replace_patches, rollout
+
+    images, labels = load_digits(return_X_y=True)
+    parts = train_test_split(images / 16, labels, random_state=0, stratify=labels)
+    x, test_x = (torch.tensor(part).float().view(-1, 1, 8, 8) for part in parts[:2])
+    y, test_y = map(torch.tensor, parts[2:])
+
+    def accuracy(model, images):
+        with torch.no_grad():
+            return (model(images).argmax(dim=1) == test_y).double().mean().item()
+
+    figures = {}
+    for name in ("without positions", "with"):
+        torch.manual_seed(seed)
+        model, rng = (
+            PatchClassifier((8, 8), 2, 10, dropout=0.1),
+            torch.Generator().manual_seed(seed),
+        )
+        if name != "with":
+            with torch.no_grad():
+                model.positions.zero_().requires_grad_(False)
+
+        def loss(model=model, rng=rng):
+            batch = torch.randint(len(x), (64,), generator=rng)
+            return torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+
+        losses = train(model, loss, 700, 3e-3, weight_decay=0.05)
+        figures[name] = round(accuracy(model, test_x), 3)
+    with torch.no_grad():
+        _, weights = model(test_x, return_weights=True)
+    rolled, n = rollout(weights)[:, 0, 1:], len(test_x)
+    random = torch.rand(n, 16, generator=rng)
+    donors = [test_x[torch.randperm(n, generator=rng)] for _ in range(5)]
+    ink, place = patchify(test_x, 2).mean(dim=2), patchify(x, 2).var(dim=0).mean(dim=1)
+    blank = [torch.zeros_like(test_x)]
+
+    def left(claim, donors=donors):
+        top = claim.expand(n, 16).topk(4).indices
+        mixed = [replace_patches(test_x, donor, top, 2) for donor in donors]
+        return round(sum(accuracy(model, images) for images in mixed) / len(mixed), 2)
+
+    sharpest = weights[:, 0, :, 0, 1:].amax(dim=-1).mean(dim=0).min().item()
+    return {
+        "loss": float(f"{sum(losses[-50:]) / 50:.3g}"),
+        "accuracy": figures["with"],
+        "accuracy without positions": figures["without positions"],
+        "least sharp head of the first layer": round(sharpest, 2),
+        "right answers left: random": left(random),
+        "right answers left: rollout": left(rolled),
+        "right answers left: another's rollout": left(rolled.roll(1, dims=0)),
+        "right answers left: mean rollout": left(rolled.mean(dim=0)),
+        "right answers left: place": left(place),
+        "right answers left: rollout, white": left(rolled, blank),
+        "right answers left: ink, white": left(ink, blank),
+    }
+
+
+RECIPES = {
+    "block": block,
+    "retrieval": retrieval,
+    "classifier": classifier,
+    "alignment": alignment,
+    "vision": vision,
+}
 
 
 def main(names):

@@ -30,11 +30,13 @@ INSTALLED_IN_COLAB = [
     "matplotlib==3.10.0",
     "seaborn==0.13.2",
     "pandas==2.2.3",
+    "scikit-learn==1.6.1",
+    "tqdm==4.67.1",
     "ipython==7.34.0",
     "ipykernel==6.17.1",
 ]
 # All that a chapter may add there.
-ADDED = {"attention-lib", "jaxtyping", "wadler-lindig"}
+ADDED = {"attention-lib", "babel", "jaxtyping", "wadler-lindig"}
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 
 

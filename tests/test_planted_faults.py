@@ -58,8 +58,8 @@ FAULTS = {
     },
     "multi_head": {
         "reshape without transpose": (
-            "x.view(*batch, num_heads, width // num_heads).transpose(-3, -2)",
-            "x.reshape(*batch[:-1], num_heads, batch[-1], width // num_heads)",
+            "torch.unflatten(x, -1, (num_heads, -1)).transpose(-3, -2)",
+            "x.reshape(*x.shape[:-2], num_heads, x.shape[-2], -1)",
         ),
         "merge without transpose": (
             "x.transpose(-3, -2).flatten(-2)",
@@ -250,6 +250,122 @@ FAULTS = {
         ),
         "numbers outside accepted": ("high >= embedding.num_embeddings", "False"),
         "empty batch accepted": ("or not tensor.numel()", ""),
+    },
+    "classifier": {
+        "the library is run": (
+            "spec = find_spec(package)",
+            "spec = __import__(package).__spec__",
+        ),
+        "a sentence of two libraries twice": ("if s not in taken)", "if s)"),
+        "names of libraries kept": ("if w not in _NAMES]", "if w]"),
+        "not beside the wrong property": ("in (bad * first, (1 - bad) * first)", "in (first, 0)"),
+        "the place gives the answer away": (
+            "words[:first], words[first:]",
+            "words[: first + (at == 0)], words[first + (at == 0) :]",
+        ),
+        "words by letters only": ("(-counts[word], word)", "word"),
+        "class token behind": ("first + [self._ids", "[self._ids"),
+        "words drown in the sinusoids": (
+            "self.embed(ids) * self.embed.embedding_dim**0.5",
+            "self.embed(ids)",
+        ),
+        "padding attended to": (
+            "(x, mask=mask, return_weights=True)\n        return",
+            "(x, return_weights=True)\n        return",
+        ),
+        "padding in the mean": ("real.sum(dim=1, keepdim=True)", "real.shape[1]"),
+        "padding in the maximum": ("x.masked_fill(~real[..., None], -torch.inf).max", "x.max"),
+        "padding in the pooling": ("x, real[:, None])[:, 0]", "x)[:, 0]"),
+        "last position read": ("device=x.device) == 0)", "device=x.device) == x.shape[1] - 1)"),
+        "no norm behind the blocks": ("return self.norm(x), mask", "return x, mask"),
+        "id from the end of the table": ("(ids < 0) | (ids > last)", "ids > last"),
+        "sentence of padding runs": ("        if dead:", "        if False:"),
+        "the model itself is changed": ("model = copy.deepcopy(model)", "pass"),
+        "weight for padding": ("mask.expand_as(weights).to(", "torch.ones_like(weights).to("),
+        "weights dealt out to padding": ("noise.masked_fill(blocked, 2.0)", "noise"),
+    },
+    "alignment": {
+        "attends to the padding": ("mask = padding_mask(source, pad_id=PAD)", "mask = None"),
+        "backward direction starts in the padding": (
+            "packed = pack_padded_sequence(\n            self.source_embedding(source), real.sum",
+            "packed = pack_padded_sequence(\n            self.source_embedding(source), "
+            "(real | ~real).sum",
+        ),
+        "target not shifted": ("torch.cat([start, target[:, :-1]], dim=1)", "target"),
+        "decoder sees later inputs": (
+            "states, _ = self.decoder(self.target_embedding(inputs))",
+            "states, _ = self.decoder(self.target_embedding(inputs).flip(1))",
+        ),
+        "decoder starts from the source": (
+            "self.decoder(self.target_embedding(inputs))",
+            "self.decoder(self.target_embedding(inputs), memory[:, 0][None].contiguous())",
+        ),
+        "values of the decoder": (
+            "self.attention(states, memory, mask=mask",
+            "self.attention(states, memory, memory.flip(1), mask=mask",
+        ),
+        "first position taken in decoding": ("written)[:, -1:]", "written)[:, :1]"),
+        "ended rows go on": ("best.masked_fill(ended, PAD)", "best"),
+        "never stops": ("if ended.all():", "if False:"),
+        "padding in front": (
+            "row + [PAD] * (longest - len(row)) for",
+            "[PAD] * (longest - len(row)) + row for",
+        ),
+        "days of the test in training": (
+            "rng.choice(days[test:], train)",
+            "rng.choice(days, train)",
+        ),
+        "what stands between is taken for the day": (
+            'piece[0] if i % 2 else " "',
+            'piece[0] if i % 2 else "d"',
+        ),
+        "weights of the other fields": ("[c == letter for c", "[c != letter for c"),
+        "unknown characters dropped": (
+            "if unknown := sorted(",
+            "if unknown := sorted([]) and sorted(",
+        ),
+    },
+    "vision": {
+        "reshape without moving the axes": (
+            "cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)",
+            "cut.reshape(batch, rows * columns, -1)",
+        ),
+        "patches column by column": (
+            "cut.permute(0, 2, 4, 1, 3, 5)",
+            "cut.permute(0, 4, 2, 1, 3, 5)",
+        ),
+        "channels last in a patch": (
+            "cut.permute(0, 2, 4, 1, 3, 5)",
+            "cut.permute(0, 2, 4, 3, 5, 1)",
+        ),
+        "way back without moving the axes": (
+            "cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)",
+            "cut.reshape(shape[0], channels, *image_size)",
+        ),
+        "patches that do not fill the image": ("shape[1] != rows * columns", "shape[1] < 1"),
+        "donors and images swapped": (
+            "patches.scatter(1, index, others.gather(1, index))",
+            "others.scatter(1, index, patches.gather(1, index))",
+        ),
+        "a donor's first patches": ("others.gather(1, index))", "others)"),
+        "class token last": ("(first, patches), dim=1", "(patches, first), dim=1"),
+        "one position for all": ("dim=1) + self.positions", "dim=1) + self.positions[-1]"),
+        "a patch is read": ("self.norm(x[:, 0])", "self.norm(x[:, 1])"),
+        "tokens are not dropped": (
+            "self.dropout(torch.cat((first, patches), dim=1) + self.positions)",
+            "torch.cat((first, patches), dim=1) + self.positions",
+        ),
+        "one block for all layers": (
+            "for block in self.blocks:",
+            "for block in [self.blocks[0]] * 2:",
+        ),
+        "weights of the last layer only": ("torch.stack(weights, dim=1)", "weights[-1][:, None]"),
+        "layers in the wrong order": (
+            "total = (layer + identity) / 2 @ total",
+            "total = total @ (layer + identity) / 2",
+        ),
+        "rollout without the residual": ("(layer + identity) / 2", "layer"),
+        "another image size runs": ("if tuple(images.shape[1:]) != expected:", "if False:"),
     },
     "training": {
         "steps add up their gradients": ("optimizer.zero_grad()", "pass"),

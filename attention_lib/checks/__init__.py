@@ -23,6 +23,7 @@ __all__ = ["CHAPTERS", "Report", "check", "examine", "hint"]
 # chapter never loads torch.
 CHAPTERS = (
     "lookup", "single_head", "scaling", "multi_head", "parity", "masks", "block", "retrieval",
+    "classifier", "alignment", "vision",
 )  # fmt: skip
 
 
