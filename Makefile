@@ -20,11 +20,12 @@ export MKL_NUM_THREADS = 1
 # A progress bar is for a person.
 test: export TQDM_DISABLE = 1
 
-.PHONY: help book test site-test lint lab clean
+.PHONY: help book kernels test site-test lint lab clean
 
 help:
 	@echo 'make book       build the book; prints where it is'
 	@echo 'make test       run the tests of the library, the notebooks and the exercises'
+	@echo 'make kernels    install Triton (Linux, 1 GB), so that make test tests the GPU kernels too'
 	@echo 'make lab        open the chapters in JupyterLab'
 	@echo 'make site-test  build the book and read it with a browser (needs Chromium)'
 	@echo 'make lint       check the format and the style of all code'
@@ -37,6 +38,9 @@ $(INSTALLED): requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install $(PIP_ARGS) -r requirements.txt
 	@touch $@
+
+kernels: $(INSTALLED)
+	$(BIN)/python -m pip install $(PIP_ARGS) -r requirements-tiling.txt
 
 # --all: a page that was built with a warning before must not pass unread.
 book: $(INSTALLED)

@@ -70,6 +70,9 @@ _HOME = {
     "replace_patches": "vision",
     "PatchClassifier": "vision",
     "rollout": "vision",
+    "online_softmax": "tiling",
+    "tiled_attention": "tiling",
+    "flash_attention": "tiling",
 }
 
 __all__ = sorted(_HOME)

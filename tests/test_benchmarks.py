@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import attention
+from benchmarks import attention, gpu
 
 SIZE = (2, 17, 32, 4)
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 x = torch.randn(SIZE[:3], generator=torch.Generator().manual_seed(0))
 
 
@@ -94,3 +96,46 @@ def test_peak_memory_is_measured_in_a_process_of_its_own():
         check=True,
     )
     assert float(run.stdout) > 8 * 1024**2 * 4 / 2**20  # the scores of eight heads
+
+
+@needs_triton
+@pytest.mark.parametrize("case", [(1, 2, 1, 37, 37, 16, True), (2, 1, 1, 5, 19, 16, False)])
+def test_kernels_are_checked_against_float64_and_a_wrong_one_is_found(case, monkeypatch):
+    cpu = torch.device("cpu")
+    row = gpu.check(cpu, torch.float32, case)
+    assert max(row[gpu.OURS]) < 1e-5
+    kernels = gpu.flash_attention
+    monkeypatch.setattr(
+        gpu, "flash_attention", lambda *x, **options: 1.001 * kernels(*x, **options)
+    )
+    with pytest.raises(AssertionError, match="too far from float64"):
+        gpu.check(cpu, torch.float32, case)
+
+
+@needs_triton
+def test_kernels_race_those_that_run_and_the_others_are_named_with_the_reason(monkeypatch):
+    monkeypatch.setattr(gpu, "milliseconds", lambda call: (2.0, 1.0, 3.0))
+    case = (1, 2, 2, 19, 19, 16, True)
+    rows = gpu.race(torch.device("cpu"), torch.float32, case)
+    assert len(rows) == 8
+    assert [row["backward"] for row in rows] == [False, True] * 4
+    for row in rows:
+        assert ("refused" in row) == (row["contender"] in ("sdpa, cuDNN", "sdpa, memory-efficient"))
+        if "ms" in row:
+            assert row["speed to best sdpa"] == 1
+            assert row["TFLOP/s"] == pytest.approx(gpu.flops(case, row["backward"]) / 2e-3 / 1e12)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_without_a_gpu_the_benchmark_of_the_kernels_says_what_it_needs():
+    run = subprocess.run([sys.executable, gpu.__file__], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "needs a GPU that PyTorch can use; got none" in run.stderr
+
+
+def test_operations_of_the_kernels_are_those_that_pytorch_counts():
+    query = torch.randn(2, 3, 19, 16)
+    key, value = torch.randn(2, 2, 3, 23, 16)
+    with FlopCounterMode(display=False) as counter:
+        gpu.formula(query, key, value, False)
+    assert counter.get_total_flops() == gpu.flops((2, 3, 3, 19, 23, 16, False), backward=False)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -367,6 +368,65 @@ FAULTS = {
         "rollout without the residual": ("(layer + identity) / 2", "layer"),
         "another image size runs": ("if tuple(images.shape[1:]) != expected:", "if False:"),
     },
+    "tiling": {
+        "NaN while nothing was seen": ("largest.masked_fill(largest == -math.inf, 0.0)", "largest"),
+        "sums keep the old maximum": ("sums = sums * correction +", "sums = sums +"),
+        "NaN for a row without keys": ("total.masked_fill(total == 0, 1.0)", "total"),
+        "log-sum-exp without the maximum": ("(shift + total.log())", "total.log()"),
+        "end of the diagonal unmasked": (
+            "columns.stop > rows.start + 1",
+            "columns.stop > rows.stop",
+        ),
+        "is_causal drops the mask": (
+            "triangle if allowed is None else triangle & allowed",
+            "triangle",
+        ),
+        "no block skipped": ("if mask is None or allowed.any():", "if True:"),
+        "mask forgotten in the backward pass": (
+            "_scores(of_rows, of_keys, allowed)",
+            "_scores(of_rows, of_keys, None)",
+        ),
+        "gradient of the log-sum-exp lost": (" - grad_lse.unsqueeze(-1)", ""),
+        "gradient of the query unscaled": ("grads[0].mul_(scale)", "pass"),
+        "summed in half precision": (
+            "x.float() if x.dtype in (torch.float16, torch.bfloat16)",
+            "x if True",
+        ),
+        "autocast lowers the backward pass": ("with _no_autocast(tensors[0]):", "if True:"),
+        "second derivatives of 0": (
+            "        gradients = _Gradients.apply(ctx.gradients, *ctx",
+            "        gradients = ctx.gradients(*ctx",
+        ),
+        "weights kept": (
+            "ctx.save_for_backward(query, key, value, mask, output, lse)",
+            "ctx.save_for_backward(query, key, value, mask, output, lse, query @ key.mT)",
+        ),
+        "a T4 accepted": ("capability < (8, 0)", "capability < (7, 0)"),
+    },
+    "_flash of tiling": {
+        "own position hidden": ("column <= row", "column < row"),
+        "zeros beyond the last key seen": ("seen = column < keys", "seen = column <= keys"),
+        "block on the diagonal left out": ("tl.minimum(first + BLOCK_Q, keys)", "first"),
+        "sums keep the old maximum": ("sums = sums * correction[:, None]", "sums = sums"),
+        "log-sum-exp to base 2": ("largest * _LN_2 +", "largest +"),
+        "gradient of the log-sum-exp lost": (
+            "s = s - tl.load(grad_lse + at, mask=inside, other=0.0)",
+            "s = s",
+        ),
+        "gradient of the key unscaled": ("dk * scale", "dk"),
+        "queries of the first block left out": (
+            "begin = first // BLOCK_Q * BLOCK_Q",
+            "begin = (first // BLOCK_Q + 1) * BLOCK_Q",
+        ),
+        "key heads dealt out in turn": (
+            "(head * GROUP + member) * length",
+            "(head + member) * length",
+        ),
+        "inputs read as they lie": (
+            "query, key, value, grad = (x.contiguous() for x in (query, key, value, grad))",
+            "grad = 1 * grad",
+        ),
+    },
     "training": {
         "steps add up their gradients": ("optimizer.zero_grad()", "pass"),
         "no step": ("            optimizer.step()\n", ""),
@@ -398,6 +458,8 @@ def run_tests(folder, tests, output):
 
 def outcome(folder, module, right="", wrong=""):
     """What pytest exits with on a copy of the library with a change, and what it prints."""
+    if module.startswith("_flash") and find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
     for name in ("attention_lib", "pyproject.toml", "tests/conftest.py"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         (folder / name).parent.mkdir(exist_ok=True)
@@ -411,8 +473,10 @@ def outcome(folder, module, right="", wrong=""):
     path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
     if processes.get_start_method() == "forkserver":
         processes.set_forkserver_preload(PRELOADED)
-    # what a validator lets through is seen where it should refuse: no need to wait for the others
-    chosen = [tests, "-m", "refusal"] if module == "_validate" else [tests]
+    # What a validator lets through is seen where it should refuse, and what a kernel does wrong
+    # in the tests of the kernels: no need to wait for the others.
+    chosen = {"_validate": ["-m", "refusal"], "_flash": ["-k", "kernels and not compile"]}
+    chosen = [tests, *(chosen.get(module, []))]
     process = processes.Process(target=run_tests, args=(folder, chosen, folder / "output"))
     process.start()
     process.join()
