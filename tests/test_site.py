@@ -167,6 +167,8 @@ def visits(site, browser):
         for name in pages(setting):
             done.append(current := Visit(name, setting))
             page.goto(site + name, wait_until="load")
+            # axe tells an icon from a word by its font
+            page.evaluate("document.fonts.ready.then(() => true)")
             current.seen = page.evaluate(LOOK)
             for violation in Axe().run(page, options=AXE).response["violations"]:
                 nodes = [node["html"][:200] for node in violation["nodes"]]
