@@ -169,14 +169,15 @@ def _same_kind(name, tensor, other_name, other, autocast=False):
         )
 
 
+def autocast_is_on(tensor):
+    """Whether autocast is on for the tensor's device; some devices have none."""
+    kind = tensor.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def _autocast(tensor, other):
     """Whether autocast brings both to one dtype; it leaves float64 as it is."""
-    kind = tensor.device.type
-    return (
-        torch.amp.is_autocast_available(kind)
-        and torch.is_autocast_enabled(kind)
-        and torch.float64 not in (tensor.dtype, other.dtype)
-    )
+    return autocast_is_on(tensor) and torch.float64 not in (tensor.dtype, other.dtype)
 
 
 def _probability(name, p):

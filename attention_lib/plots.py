@@ -8,7 +8,8 @@ import numpy as np
 INK = "#767676"
 # Distinct for colour-blind readers (Okabe and Ito, 2008), those of middle lightness first.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
-TINT = mpl.colors.to_rgb("#E69F00")
+TINT = mpl.colors.to_rgb(COLOURS[4])
+_LINES = ["-", "--", "-.", ":"]
 _STYLE = {
     "figure.figsize": (5.2, 3.8),
     "figure.dpi": 130,
@@ -154,11 +155,10 @@ def plot_training(losses, ylabel="loss", title="", ax=None):
     for number, (name, values) in enumerate(losses.items()):
         n = max(1, len(values) // 20)
         means = np.convolve(values, np.ones(n) / n, mode="valid")
-        style = ["-", "--", "-.", ":"][number % 4]
-        ax.plot(np.arange(n, len(values) + 1), means, style, label=name)
+        ax.plot(np.arange(n, len(values) + 1), means, _LINES[number % 4], label=name)
     ax.set(xlabel="step", ylabel=ylabel, title=title, ylim=(0, None))
     if len(losses) > 1:
-        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+        _legend(ax)
     return ax
 
 
@@ -182,17 +182,16 @@ def plot_lines(x, lines, xlabel, ylabel, log=False, title="", ax=None):
     """
     if ax is None:
         _, ax = plt.subplots()
-    styles = ["-", "--", "-.", ":"]
     for number, (name, y) in enumerate(lines.items()):
         if len(y) != len(x):
             raise ValueError(
                 f"line {name!r} must have {len(x)} values, one for each x; got {len(y)}"
             )
-        ax.plot(x, y, styles[number % 4], label=name)
+        ax.plot(x, y, _LINES[number % 4], label=name)
     if log:
         ax.set_xscale("log")
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    _legend(ax)
     return ax
 
 
@@ -225,6 +224,11 @@ def plot_matrices(lines):
     ax.set_aspect("equal")
     ax.axis("off")
     return ax
+
+
+def _legend(ax):
+    """The names of the lines, below, where they fit on a phone too."""
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def _array(values):

@@ -201,9 +201,9 @@ def _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights
 
 def _no_autocast(query):
     """A context in which autocast does not lower the scores to half precision."""
-    kind = query.device.type
-    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if on else nullcontext()
+    if not _validate.autocast_is_on(query):
+        return nullcontext()
+    return torch.autocast(query.device.type, enabled=False)
 
 
 def _allowed(query, mask, is_causal):

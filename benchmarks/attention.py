@@ -159,7 +159,8 @@ def assert_equal(found, x, backward):
         start, call = timed(name, layer, function, x, backward)
         start()
         call()
-        got = [function(x)[0].detach(), function(x)[1], x.grad]
+        output, weights = function(x)
+        got = [output.detach(), weights, x.grad]
         expected = got if expected is None else expected
         for mine, theirs in zip(expected, got, strict=True):
             if mine is not None and theirs is not None:
