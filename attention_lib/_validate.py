@@ -1,12 +1,15 @@
 """One check of arguments for every attention function: rule, what was expected, what came."""
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from attention_lib import _arguments
+from attention_lib._hints import about_heads, about_mask, two_alignments
+
 _LAYER_INPUTS = (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim"))
 
 
@@ -32,7 +35,7 @@ def attention_arguments(
     if value is not None:
         tensors["value"] = value
     for name, tensor in tensors.items():
-        _float_tensor(name, tensor)
+        _arguments.float_tensor(name, tensor)
         _same_kind(name, tensor, "query", query)
     _same_sizes(tensors)
     _causal(is_causal, query, key)
@@ -41,7 +44,7 @@ def attention_arguments(
         _mask(mask, query, key.shape[-2])
     if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
         raise ValueError(f"scale must be a finite number or None; got {scale!r}")
-    _probability("dropout_p", dropout_p)
+    _arguments.probability("dropout_p", dropout_p)
 
 
 def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=False):
@@ -61,10 +64,10 @@ def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=Fals
             another one), a mask that is not bool.
         ValueError: Shapes or devices that do not fit.
     """
-    checked = None
+    checked = ()
     for (name, size), tensor, width in zip(_LAYER_INPUTS, inputs, widths, strict=True):
         if tensor is not checked:  # in self-attention the three are one
-            _float_tensor(name, tensor)
+            _arguments.float_tensor(name, tensor)
             _same_kind(name, tensor, "the layer's weights", weight, autocast=True)
             checked = tensor
         _sequence(name, tensor, size, width)
@@ -85,7 +88,7 @@ def block_input(name, tensor, embed_dim, weight):
             another one).
         ValueError: Another shape or device.
     """
-    _float_tensor(name, tensor)
+    _arguments.float_tensor(name, tensor)
     _same_kind(name, tensor, "the block's weights", weight, autocast=True)
     _sequence(name, tensor, "embed_dim", embed_dim)
 
@@ -105,11 +108,7 @@ def layer_sizes(dropout=0.0, num_kv_heads=None, **sizes):
     embed_dim, num_heads = sizes["embed_dim"], sizes["num_heads"]
     if num_kv_heads is not None:
         sizes["num_kv_heads"] = num_kv_heads
-    for name, size in sizes.items():
-        if not isinstance(size, Integral) or isinstance(size, bool):
-            raise TypeError(f"{name} must be an integer; got {size!r}")
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1; got {size}")
+    _arguments.positive(**sizes)
     if embed_dim % num_heads:
         raise ValueError(
             "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; "
@@ -120,15 +119,17 @@ def layer_sizes(dropout=0.0, num_kv_heads=None, **sizes):
             "num_kv_heads must divide num_heads, equal groups of query heads share a key/value "
             f"head; got num_heads = {num_heads}, num_kv_heads = {num_kv_heads}"
         )
-    _probability("dropout", dropout)
+    _arguments.probability("dropout", dropout)
 
 
 def packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias):
     """Refuse arrays that are not in PyTorch's packed layout.
 
     Raises:
+        TypeError: Not a NumPy array of real numbers.
         ValueError: Shapes do not fit together.
     """
+    _real_array("inputs", inputs)
     if inputs.ndim != 3:
         raise ValueError(f"inputs must have shape (seq, batch, embed); got {inputs.shape}")
     embed_dim = inputs.shape[-1]
@@ -138,15 +139,17 @@ def packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_
         ("in_proj_bias", in_proj_bias, (3 * embed_dim,)),
         ("out_proj_bias", out_proj_bias, (embed_dim,)),
     ):
-        if array is not None and array.shape != expected:
+        if array is None and name.endswith("bias"):
+            continue
+        _real_array(name, array)
+        if array.shape != expected:
             raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
 
 
-def _float_tensor(name, tensor):
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
-    if tensor.dtype not in _DTYPES:
-        raise TypeError(f"{name} must have a real floating dtype; got {tensor.dtype}")
+def _real_array(name, array):
+    kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+    if getattr(kind, "kind", "") not in ("i", "u", "f"):
+        raise TypeError(f"{name} must be a NumPy array of real numbers; got {kind}")
 
 
 def _sequence(name, tensor, size, width):
@@ -180,16 +183,10 @@ def _autocast(tensor, other):
     return autocast_is_on(tensor) and torch.float64 not in (tensor.dtype, other.dtype)
 
 
-def _probability(name, p):
-    if not (isinstance(p, Real) and 0 <= p <= 1):
-        raise ValueError(f"{name} must be a probability between 0 and 1; got {p!r}")
-
-
 def _causal(is_causal, query, key):
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be True or False; got {type(is_causal).__name__}")
+    _arguments.flags(is_causal=is_causal)
     if is_causal and query.shape[-2] != key.shape[-2]:
-        raise ValueError(_two_alignments(query.shape[-2], key.shape[-2]))
+        raise ValueError(two_alignments(query.shape[-2], key.shape[-2]))
 
 
 def _same_sizes(tensors):
@@ -201,7 +198,7 @@ def _same_sizes(tensors):
     if any(shape[:-2] != query[:-2] for shape in shapes.values()):
         raise ValueError(
             "all axes before the last two (batch, heads) must be the same, nothing is broadcast; "
-            f"{got}.{_about_heads(query, key)}"
+            f"{got}.{about_heads(query, key)}"
         )
     if query[-1] != key[-1]:
         raise ValueError(f"query and key must have the same width (last axis); {got}")
@@ -220,16 +217,6 @@ def _same_batch(query, key, value):
         )
     if key[1] != value[1]:
         raise ValueError(f"key and value must have the same length (axis 1); {got}")
-
-
-def _about_heads(query, key):
-    """A hint where only the number of heads differs."""
-    if len(query) != len(key) or len(query) < 4 or query[:-3] != key[:-3]:
-        return ""
-    return (
-        " Where groups of query heads share a key/value head (num_kv_heads), repeat it for each of"
-        " them first: key.repeat_interleave(query_heads // key_heads, dim=-3)."
-    )
 
 
 def _mask_kind(mask, query):
@@ -266,37 +253,5 @@ def _layer_mask(shape, batch, length, keys, heads):
         raise ValueError(
             f"mask of a layer must have shape (L, S) = {matrix}, (batch, L, S) = "
             f"{(batch, *matrix)}, or (batch or 1, heads or 1, L or 1, S) = ({batch} or 1, {heads} "
-            f"or 1, {length} or 1, {keys}); got {shape}.{_about_mask(shape, batch, matrix, heads)}"
+            f"or 1, {length} or 1, {keys}); got {shape}.{about_mask(shape, batch, matrix, heads)}"
         )
-
-
-def _about_mask(shape, batch, matrix, heads):
-    """A hint where another shape has a meaning elsewhere."""
-    if shape == (batch, matrix[1]):
-        return " A padding mask (batch, S) goes in as mask[:, None, None]."
-    if shape == (heads, *matrix):
-        return " One mask for each head, (heads, L, S), goes in as mask[None]."
-    if shape == (batch * heads, *matrix):
-        return (
-            " nn.MultiheadAttention's (batch * heads, L, S) goes in as "
-            f"mask.unflatten(0, ({batch}, {heads})), with True = may attend."
-        )
-    return ""
-
-
-def _two_alignments(length, keys):
-    """Why ``is_causal`` is refused where the lengths differ, with both meanings drawn."""
-
-    def drawing(offset):
-        return "\n".join(
-            "    " + " ".join("x" if k <= q + offset else "." for k in range(min(keys, 8)))
-            for q in range(min(length, 8))
-        )
-
-    return (
-        f"is_causal needs as many queries as keys; got L = {length}, S = {keys}. Two masks could "
-        "be meant (rows are queries, x = may attend). Pass the one you mean as mask=:\n"
-        f'  causal_mask(L, S, align="top_left"):\n{drawing(0)}\n'
-        '  causal_mask(L, S, align="bottom_right"), for decoding:\n'
-        f"{drawing(keys - length)}"
-    )

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.masks import padding_mask
 from attention_lib.multi_head import MultiHeadAttention
 
@@ -68,7 +68,8 @@ def write_date(date: datetime.date, format: str, locale: str) -> tuple[str, str]
 
     Raises:
         ImportError: Babel is not installed.
-        ValueError: A locale that Babel does not know.
+        TypeError: Not a date, or a format or locale that is not a text.
+        ValueError: A locale or a format that Babel does not know.
 
     Example:
         >>> text, fields = write_date(datetime.date(2026, 3, 4), "full", "de")
@@ -77,14 +78,15 @@ def write_date(date: datetime.date, format: str, locale: str) -> tuple[str, str]
         EEEEEEEE  d  MMMM yyyy
     """
     core, dates = _babel()
+    _arguments.instance("date", date, datetime.date, "a datetime.date")
+    _arguments.instance("format", format, str, "a text")
+    _arguments.instance("locale", locale, str, "a text")
     try:
         locale = core.Locale.parse(locale)
     except core.UnknownLocaleError as error:
         raise ValueError(f"locale must be known to Babel; got {locale!r}") from error
-    if format in _OWN:
-        pattern = dates.get_date_format(format, locale)
-    else:
-        pattern = dates.parse_pattern(format)
+    own = format in _OWN
+    pattern = dates.get_date_format(format, locale) if own else dates.parse_pattern(format)
     written = dates.DateTimeFormat(date, locale)
     # Babel's own form of a pattern is "%(d)s %(MMMM)s %(y)s": every other piece names a field
     pieces = re.split(r"%\((\w+)\)s", pattern.format)
@@ -111,6 +113,7 @@ def date_pairs(
 
     Raises:
         ImportError: Babel is not installed.
+        TypeError: A number that is not an integer.
         ValueError: A negative number, or a test that leaves no day for training.
 
     Example:
@@ -118,11 +121,9 @@ def date_pairs(
         >>> train[2].text, train[2].iso
         ('25 sie 2026', '2026-08-25')
     """
-    if train < 0 or not 0 <= test < _DAYS:
-        raise ValueError(
-            f"train must not be negative and test lie between 0 and {_DAYS - 1} days; "
-            f"got train = {train}, test = {test}"
-        )
+    _arguments.counts(train=train, test=test, seed=seed)
+    if test >= _DAYS:
+        raise ValueError(f"test must be at most {_DAYS - 1} days; got {test}")
     rng = np.random.default_rng(seed)
     days = rng.permutation(_DAYS)
     chosen = rng.choice(days[test:], train), days[:test]
@@ -135,6 +136,9 @@ class Characters:
     Args:
         texts: All characters that occur in them get an id.
 
+    Raises:
+        TypeError: A single text in place of a list, or something that is not text.
+
     Example:
         >>> letters = Characters(["mai", "maj"])
         >>> letters.encode(["ja", "mai"])
@@ -145,7 +149,7 @@ class Characters:
     """
 
     def __init__(self, texts: Iterable[str]):
-        self.known = sorted(set("".join(texts)))
+        self.known = sorted(set("".join(_arguments.texts("texts", texts))))
         self._ids = {character: i for i, character in enumerate(self.known, start=3)}
 
     def __len__(self) -> int:
@@ -163,8 +167,7 @@ class Characters:
             TypeError: A single text in place of a list.
             ValueError: No text, or a character without an id.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a list of texts; got one text {texts!r}")
+        texts = _arguments.texts("texts", texts)
         if not texts:
             raise ValueError("texts must hold at least one text; got none")
         if unknown := sorted(set("".join(texts)) - set(self.known)):
@@ -229,7 +232,7 @@ class Transducer(nn.Module):
         Raises:
             TypeError, ValueError: As for ``forward``.
         """
-        _check_ids("source", source, self.source_embedding.num_embeddings)
+        _arguments.ids("source", source, size=self.source_embedding.num_embeddings)
         real = source != PAD
         if not real[:, :1].all() or (real[:, 1:] & ~real[:, :-1]).any():
             raise ValueError(
@@ -266,8 +269,9 @@ class Transducer(nn.Module):
             ValueError: Ids out of range, another shape, an empty batch, two batch sizes, padding
                 before a character, or a source of nothing but padding.
         """
+        _arguments.flags(return_weights=return_weights)
         memory = self.encode(source)
-        _check_ids("inputs", inputs, self.target_embedding.num_embeddings)
+        _arguments.ids("inputs", inputs, size=self.target_embedding.num_embeddings)
         if len(inputs) != len(source):
             raise ValueError(
                 "source and inputs must have the same batch size; "
@@ -289,10 +293,15 @@ def shift_right(target: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
     Returns:
         Ids ``(batch, T)``: at each position what stands before it in the target.
 
+    Raises:
+        TypeError: Ids that are not int64.
+        ValueError: Another shape, or no id.
+
     Example:
         >>> shift_right(torch.tensor([[5, 6, 7]])).tolist()
         [[1, 5, 6]]
     """
+    _arguments.ids("target", target)
     start = torch.full_like(target[:, :1], START)
     return torch.cat([start, target[:, :-1]], dim=1)
 
@@ -314,10 +323,12 @@ def greedy_decode(
         Ids ``(batch, T)`` with T at most ``max_length``, and padding behind each end.
 
     Raises:
+        TypeError: Not a :class:`Transducer`, or a ``max_length`` that is not an integer.
         ValueError: ``max_length`` below 1, or a source that the model refuses.
     """
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1; got {max_length}")
+    _arguments.instance("model", model, Transducer, "a Transducer")
+    _arguments.ids("source", source)
+    _arguments.positive(max_length=max_length)
     written = torch.full_like(source[:, :1], START)
     ended = torch.zeros_like(written, dtype=torch.bool)
     for _ in range(max_length):
@@ -343,12 +354,21 @@ def weight_on_field(
         ``(batch, T)``: sums of weights, between 0 and 1.
 
     Raises:
-        ValueError: Another number of fields than samples, or fields longer than S.
+        TypeError: Weights that are not a float tensor, fields that are not texts.
+        ValueError: Another shape, another number of fields than samples, fields longer than S, or
+            a field of another name.
 
     Example:
         >>> weight_on_field(torch.tensor([[[0.5, 0.25, 0.25]]]), ["dM"], "M")
         tensor([[0.2500]])
     """
+    _arguments.float_tensor("weights", weights)
+    fields = _arguments.texts("fields", fields)
+    if weights.ndim != 3 or letter not in tuple("EdMy"):
+        raise ValueError(
+            "weights must have shape (batch, T, S), and letter be E, d, M or y; "
+            f"got {tuple(weights.shape)} and {letter!r}"
+        )
     batch, _, length = weights.shape
     if len(fields) != batch or max(map(len, fields)) > length:
         raise ValueError(
@@ -375,17 +395,6 @@ def _draw_pair(day, rng):
     language, format = str(rng.choice(list(LANGUAGES))), str(rng.choice(FORMATS))
     text, fields = write_date(date, format, LANGUAGES[language])
     return DatePair(text, fields, date.isoformat(), language, format)
-
-
-def _check_ids(name, ids, size):
-    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
-        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"{name} must be a tensor of int64 ids; got {kind}")
-    if ids.ndim != 2 or not ids.numel():
-        raise ValueError(f"{name} must have shape (batch, position), not empty; got {[*ids.shape]}")
-    low, high = (int(x) for x in ids.aminmax())
-    if low < 0 or high >= size:
-        raise ValueError(f"{name} must be ids from 0 to {size - 1}; got {low} to {high}")
 
 
 def _bad_rows(real):

@@ -7,13 +7,13 @@ or as a bias that is linear in the distance.
 
 import math
 from functools import partial
-from numbers import Integral
+from numbers import Real
 
 import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.multi_head import MultiHeadAttention
 
 _Mask = Bool[Tensor, "..."] | None
@@ -62,10 +62,12 @@ class TransformerBlock(nn.Module):
         attention: nn.Module | None = None,
     ):
         super().__init__()
+        _arguments.positive(embed_dim=embed_dim)
         hidden = 4 * embed_dim if feedforward_dim is None else feedforward_dim
         _validate.layer_sizes(
             embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=hidden, dropout=dropout
         )
+        _arguments.flags(norm_first=norm_first)
         if attention is None:
             attention = MultiHeadAttention(embed_dim, num_heads, dropout=dropout)
         _same_attention(attention, embed_dim=embed_dim, num_heads=num_heads)
@@ -149,10 +151,12 @@ class CrossAttentionBlock(nn.Module):
         norm_first: bool = True,
     ):
         super().__init__()
+        _arguments.positive(embed_dim=embed_dim)
         hidden = 4 * embed_dim if feedforward_dim is None else feedforward_dim
         _validate.layer_sizes(
             embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=hidden, dropout=dropout
         )
+        _arguments.flags(norm_first=norm_first)
         self.embed_dim, self.num_heads, self.norm_first = embed_dim, num_heads, norm_first
         self.attention = MultiHeadAttention(embed_dim, num_heads, dropout=dropout)
         self.cross_attention = MultiHeadAttention(embed_dim, num_heads, dropout=dropout)
@@ -237,11 +241,8 @@ def sinusoidal_positional_encoding(length: int, embed_dim: int) -> Float[Tensor,
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    for name, size, least in (("length", length, 0), ("embed_dim", embed_dim, 1)):
-        if not isinstance(size, Integral) or isinstance(size, bool):
-            raise TypeError(f"{name} must be an integer; got {size!r}")
-        if size < least:
-            raise ValueError(f"{name} must be at least {least}; got {size}")
+    _arguments.counts(length=length)
+    _arguments.positive(embed_dim=embed_dim)
     angles = _angles(torch.arange(length), embed_dim, 10000.0)
     encoding = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
     return encoding[:, :embed_dim].to(torch.get_default_dtype())
@@ -269,8 +270,9 @@ def rotary(
         A tensor of the shape and dtype of ``x``; half precision is turned in float32.
 
     Raises:
-        ValueError: Less than two axes, an odd width, a base that is not positive, or positions
-            whose shape does not fit.
+        TypeError: An x that is not a float tensor, or positions that are not a tensor.
+        ValueError: Less than two axes, an odd width, a base that is not a positive number, or
+            positions whose shape does not fit.
 
     Source:
         Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021,
@@ -281,12 +283,14 @@ def rotary(
         tensor([[1.0000, 0.0000],
                 [0.5403, 0.8415]])
     """
+    _arguments.float_tensor("x", x)
     if x.ndim < 2 or x.shape[-1] % 2:
         raise ValueError(f"x must have shape (..., position, even width); got {tuple(x.shape)}")
-    if not base > 0:
-        raise ValueError(f"base must be positive; got {base!r}")
+    if not (isinstance(base, Real) and 0 < base < math.inf):
+        raise ValueError(f"base must be a positive number; got {base!r}")
     if positions is None:
         positions = torch.arange(x.shape[-2], device=x.device)
+    _arguments.tensor("positions", positions)
     _fits(positions, x.shape[:-1])
     angles = _angles(positions, x.shape[-1], base)
     # float64 angles: in float32 a far position would be turned by the wrong angle

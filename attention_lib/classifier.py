@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.block import TransformerBlock, sinusoidal_positional_encoding
 from attention_lib.masks import padding_mask
 from attention_lib.multi_head import merge_heads, split_heads
@@ -53,12 +53,14 @@ def library_sentences(count: int, libraries: Sequence[str] = LIBRARIES) -> dict[
         For each library its sentences, in the order in which they were read.
 
     Raises:
+        TypeError: A count that is not an integer, or names that are not texts.
         ModuleNotFoundError: A package that is not installed.
-        ValueError: A package with fewer sentences.
+        ValueError: A count below 1, or a package with fewer sentences.
     """
+    _arguments.positive(count=count)
     taken: set[str] = set()
     result = {}
-    for name in libraries:
+    for name in _arguments.texts("libraries", libraries):
         own: dict[str, None] = {}  # a set that keeps the order
         for path in _files(name):
             own |= dict.fromkeys(s for s in _sentences(path) if s not in taken)
@@ -76,8 +78,8 @@ def _files(package):
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"the package {package} must be installed: pip install {package}")
     root = Path(spec.submodule_search_locations[0])
-    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
-    names = [name for name in names if "test" not in name]
+    every = (path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    names = sorted(name for name in every if "test" not in name)
     random.Random(0).shuffle(names)  # neighbours in a folder repeat each other
     return [root / name for name in names]
 
@@ -120,6 +122,7 @@ def opinions(pairs: int, generator: torch.Generator) -> tuple[list[str], list[in
         complaint.
 
     Raises:
+        TypeError: ``pairs`` is not an integer, or the generator none of PyTorch's.
         ValueError: ``pairs`` below 1.
 
     Example:
@@ -131,8 +134,8 @@ def opinions(pairs: int, generator: torch.Generator) -> tuple[list[str], list[in
         >>> labels
         [1, 0]
     """
-    if pairs < 1:
-        raise ValueError(f"pairs must be at least 1; got {pairs}")
+    _arguments.positive(pairs=pairs)
+    _arguments.instance("generator", generator, torch.Generator, "a torch.Generator")
 
     def draw(words, count):
         return [words[i] for i in torch.randperm(len(words), generator=generator)[:count]]
@@ -163,6 +166,7 @@ class Vocabulary:
         words: The words of all ids, the three special ones first.
 
     Raises:
+        TypeError: Words that are not texts.
         ValueError: A word that stands twice, or one of the special ones.
 
     Example:
@@ -177,7 +181,7 @@ class Vocabulary:
     """
 
     def __init__(self, words: Iterable[str]):
-        self.words = [*_SPECIAL, *words]
+        self.words = [*_SPECIAL, *_arguments.texts("words", words)]
         self._ids = {word: i for i, word in enumerate(self.words)}
         if len(self._ids) < len(self.words):
             twice = Counter(self.words).most_common(1)[0][0]
@@ -208,10 +212,9 @@ class Vocabulary:
         """
         if not texts:
             raise ValueError("texts must hold at least one text; got none")
-        first = [CLASS] * class_token
-        rows = [first + [self._ids.get(word, UNKNOWN) for word in x.split()] for x in texts]
-        tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-        return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
+        ids = ([self._ids.get(word, UNKNOWN) for word in text.split()] for text in texts)
+        rows = [torch.tensor([CLASS] * class_token + row, dtype=torch.long) for row in ids]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
     def decode(self, ids: Int[Tensor, "position"]) -> list[str]:
         """The words of one row of ids, without the padding."""
@@ -267,11 +270,12 @@ class AttentionClassifier(nn.Module):
         )  # fmt: skip
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}; got {pooling!r}")
+        _arguments.flags(positions=positions)
         self.pooling, self.positions = pooling, positions
         self.embed = nn.Embedding(vocab_size, embed_dim)
         nn.init.normal_(self.embed.weight, std=0.1)
-        sizes = embed_dim, num_heads, 2 * embed_dim
-        self.blocks = nn.ModuleList(TransformerBlock(*sizes, dropout) for _ in range(num_layers))
+        sizes = embed_dim, num_heads, 2 * embed_dim, dropout
+        self.blocks = nn.ModuleList(TransformerBlock(*sizes) for _ in range(num_layers))
         self.dropout, self.norm = nn.Dropout(dropout), nn.LayerNorm(embed_dim)
         if pooling == "attention":
             self.query = nn.Parameter(torch.randn(1, embed_dim))
@@ -297,6 +301,7 @@ class AttentionClassifier(nn.Module):
             ValueError: Another shape, an empty batch, an id that is not in the vocabulary, or a
                 sentence that is all padding.
         """
+        _arguments.flags(return_weights=return_weights)
         x, real, weights = self.read(ids)
         pooled, share = self.pool(x, real)
         logits = self.head(self.dropout(pooled))
@@ -344,18 +349,10 @@ class AttentionClassifier(nn.Module):
         return (share[:, None] @ x)[:, 0], share
 
     def _check(self, ids):
-        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
-            kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-            raise TypeError(f"ids must be a torch.Tensor of int64 or int32; got {kind}")
-        if ids.ndim != 2 or not ids.numel():
-            raise ValueError(f"ids must be (batch, L), both at least 1; got {tuple(ids.shape)}")
-        last = self.embed.num_embeddings - 1
-        if len(outside := ids[(ids < 0) | (ids > last)]):
-            raise ValueError(f"ids must be from 0 to vocab_size - 1 = {last}; got {outside[0]}")
+        _arguments.ids("ids", ids, ("batch", "L"), self.embed.num_embeddings)
         where = " at position 0, which pooling 'first' reads" if self.pooling == "first" else ""
-        dead = (ids[:, : 1 if where else None] == PAD).all(dim=1).nonzero().flatten().tolist()
-        if dead:
-            got = f"sentence {dead[0]} has only padding"
+        if dead := (ids[:, : 1 if where else None] == PAD).all(dim=1).nonzero().tolist():
+            got = f"sentence {dead[0][0]} has only padding"
             raise ValueError(f"each sentence must have a word{where}; {got}")
 
 
@@ -398,7 +395,12 @@ def with_changed_weights(model: nn.Module, change: _Change) -> nn.Module:
 
     Returns:
         The copy.
+
+    Raises:
+        TypeError: A model without blocks, or a change that cannot be called.
     """
+    _arguments.instance("model's blocks", getattr(model, "blocks", None), nn.ModuleList, "a list")
+    _arguments.function(change=change)
     model = copy.deepcopy(model)
     for block in model.blocks:
         block.attention = ChangedAttention(block.attention, change)
@@ -415,10 +417,16 @@ def uniform_weights(weights: Float[Tensor, "*batch k"], mask: _Mask) -> Float[Te
     Returns:
         New weights of the same shape.
 
+    Raises:
+        TypeError: Weights that are not a float tensor, or a mask that is not bool.
+        ValueError: A mask that does not broadcast.
+
     Example:
         >>> uniform_weights(torch.tensor([0.7, 0.3, 0.0]), torch.tensor([True, True, False]))
         tensor([0.5000, 0.5000, 0.0000])
     """
+    _arguments.float_tensor("weights", weights)
+    _arguments.bool_tensor("mask", mask, weights.shape, "the shape of the weights")
     allowed = mask.expand_as(weights).to(weights.dtype)
     return allowed / allowed.sum(dim=-1, keepdim=True)
 
@@ -435,7 +443,13 @@ def shuffled_weights(
 
     Returns:
         New weights of the same shape, which are the same numbers at other places.
+
+    Raises:
+        TypeError, ValueError: As :func:`uniform_weights`, and a generator that is none.
     """
+    _arguments.float_tensor("weights", weights)
+    _arguments.bool_tensor("mask", mask, weights.shape, "the shape of the weights")
+    _arguments.instance("generator", generator, torch.Generator | None, "a torch.Generator")
     blocked = ~mask.expand_as(weights)
     noise = torch.rand(weights.shape, generator=generator).to(weights.device)
     to = noise.masked_fill(blocked, 2.0).argsort(dim=-1)  # allowed keys first, in random order

@@ -5,6 +5,8 @@ value per key, ``(k,)`` or ``(k, v)``. The result has the query's leading axis a
 trailing one. Integers are computed in float64.
 """
 
+import numbers
+
 import numpy as np
 from jaxtyping import Float, Real
 
@@ -26,13 +28,18 @@ def softmax(x: Real[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
         ``-inf`` there is nothing to choose from, and all weights are 0. NaN and ``+inf`` give NaN.
 
     Raises:
-        TypeError: The scores are not real numbers.
+        TypeError: The scores are not real numbers, or the axis is not an integer.
+        ValueError: The scores have no such axis.
 
     Example:
         >>> softmax(np.array([0.0, np.log(3.0)]))
         array([0.25, 0.75])
     """
     x = _real("x", x)
+    if not isinstance(axis, numbers.Integral) or isinstance(axis, bool):
+        raise TypeError(f"axis must be an integer; got {axis!r}")
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis must be one of the {x.ndim} axes of x {x.shape}; got {axis}")
     peak = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     exponentials = np.exp(x - np.where(np.isneginf(peak), 0, peak))
     total = exponentials.sum(axis=axis, keepdims=True)
@@ -121,6 +128,7 @@ def soft_lookup(
         Weighted averages, shape ``(*q, *v)``.
 
     Raises:
+        TypeError: The temperature is not a number.
         ValueError: Shapes do not fit together, there is no key, or the temperature is not positive.
 
     Example:
@@ -131,6 +139,8 @@ def soft_lookup(
     """
     query, keys, values = _table(query, keys, values)
     _need_a_key(keys)
+    if not isinstance(temperature, numbers.Real) or isinstance(temperature, bool):
+        raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
     if not temperature > 0:
         raise ValueError(
             f"temperature must be positive; got {temperature}. "

@@ -10,11 +10,12 @@ there is no buffer with a largest length.
 
 import math
 from functools import reduce
-from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
+
+from attention_lib import _arguments
 
 _Count = int | None
 _Integers = Int[Tensor, "..."] | list
@@ -82,7 +83,8 @@ def window_mask(
                 [0, 0, 1, 1]], dtype=torch.int32)
     """
     keys = length if keys is None else keys
-    _counts(length=length, keys=keys, left=left or 0, right=right or 0)
+    left_, right_ = (0 if side is None else side for side in (left, right))
+    _arguments.counts(length=length, keys=keys, left=left_, right=right_)
     offset = _offset(length, keys, align)
     mask = torch.ones(length, keys, dtype=torch.bool, device=device)
     if left is not None:
@@ -127,7 +129,7 @@ def padding_mask(
     lengths = _lengths("lengths", lengths_or_ids, "; for token ids say which pad_id")
     longest = int(lengths.max()) if len(lengths) else 0
     keys = longest if keys is None else keys
-    _counts(keys=keys)
+    _arguments.counts(keys=keys)
     if longest > keys:
         raise ValueError(f"no length may be larger than keys = {keys}; got {longest}")
     positions = torch.arange(keys, device=lengths.device)
@@ -276,8 +278,7 @@ def to_additive(
                 [0., 0.]], dtype=torch.float16)
     """
     _bool(mask)
-    if not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a float dtype; got {dtype}")
+    _arguments.float_dtype("dtype", dtype)
     # filled, not multiplied: 0 * -inf is NaN
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -math.inf)
 
@@ -324,7 +325,7 @@ def to_ones_and_zeros(
         Ones and zeros.
 
     Raises:
-        TypeError: A mask that is not bool.
+        TypeError: A mask that is not bool, or a dtype that is none.
 
     Example:
         >>> to_ones_and_zeros(padding_mask([1, 2])[:, 0, 0])
@@ -332,6 +333,8 @@ def to_ones_and_zeros(
                 [1, 1]])
     """
     _bool(mask)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype; got {dtype!r}")
     return mask.to(dtype, copy=True)
 
 
@@ -392,10 +395,11 @@ def to_torch_attn_mask(
         tensor([False, False,  True,  True])
     """
     _bool(mask)
+    _arguments.positive(num_heads=1 if num_heads is None else num_heads)
     if mask.ndim == 2:
         return ~mask
     each = mask[:, None] if mask.ndim == 3 else mask
-    if not num_heads or each.ndim != 4 or each.shape[1] not in (1, num_heads):
+    if num_heads is None or each.ndim != 4 or each.shape[1] not in (1, num_heads):
         raise ValueError(
             "mask must have shape (L, S), or with num_heads (batch, L, S) or "
             f"(batch, num_heads or 1, L, S); got {tuple(mask.shape)} and num_heads = {num_heads}"
@@ -426,6 +430,7 @@ def from_torch_attn_mask(
                 [ True,  True]])
     """
     allowed = _not_blocked("attn_mask", attn_mask)
+    _arguments.positive(num_heads=1 if num_heads is None else num_heads)
     if allowed.ndim == 2:
         return allowed
     if allowed.ndim != 3 or not num_heads or allowed.shape[0] % num_heads:
@@ -507,14 +512,6 @@ def _bool(mask):
         )
 
 
-def _counts(**numbers):
-    for name, number in numbers.items():
-        if not isinstance(number, Integral) or isinstance(number, bool):
-            raise TypeError(f"{name} must be an integer; got {type(number).__name__}")
-        if number < 0:
-            raise ValueError(f"{name} must not be negative; got {number}")
-
-
 def _offset(length, keys, align):
     """The key at which query 0 stands."""
     if align not in (None, *_ALIGNMENTS):
@@ -529,6 +526,8 @@ def _offset(length, keys, align):
 
 def _integers(name, numbers, axes, shape):
     """A tensor of integers; ``axes`` are the numbers of axes that it may have."""
+    if not hasattr(numbers, "__len__") or isinstance(numbers, str | dict):
+        raise TypeError(f"{name} must be a tensor or a list of integers; got {_kind(numbers)}")
     numbers = torch.as_tensor(numbers)
     numbers = numbers if numbers.numel() else numbers.long()  # torch takes [] for floats
     if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():

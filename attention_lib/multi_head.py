@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.lookup import softmax
 from attention_lib.single_head import SingleHeadAttention, _attend
 
@@ -31,13 +31,14 @@ def split_heads(
         A view ``(..., num_heads, position, d)``.
 
     Raises:
-        TypeError: The number of heads is not an integer.
+        TypeError: Not a tensor, or a number of heads that is not an integer.
         ValueError: Less than two axes, or heads that do not divide the width.
 
     Example:
         >>> split_heads(torch.arange(8).view(2, 4), num_heads=2).tolist()
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
     """
+    _arguments.tensor("x", x)
     if x.ndim < 2:
         raise ValueError(f"x must have shape (..., position, width); got {tuple(x.shape)}")
     _validate.layer_sizes(embed_dim=x.shape[-1], num_heads=num_heads)
@@ -56,12 +57,14 @@ def merge_heads(
         ``(..., position, heads * d)``.
 
     Raises:
+        TypeError: Not a tensor.
         ValueError: Less than three axes.
 
     Example:
         >>> merge_heads(split_heads(torch.arange(8).view(2, 4), num_heads=2)).tolist()
         [[0, 1, 2, 3], [4, 5, 6, 7]]
     """
+    _arguments.tensor("x", x)
     if x.ndim < 3:
         raise ValueError(f"x must have shape (..., heads, position, d); got {tuple(x.shape)}")
     return _merge(x)
@@ -88,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         q_proj, k_proj, v_proj, out_proj: :class:`torch.nn.Linear` layers.
 
     Raises:
-        TypeError: A size that is not an integer.
+        TypeError: A size that is not an integer, a bias that is not bool.
         ValueError: A size below 1, heads that do not divide, a dropout that is no probability.
 
     Source:
@@ -115,6 +118,7 @@ class MultiHeadAttention(nn.Module):
             embed_dim=embed_dim, num_heads=num_heads, kdim=self.kdim, vdim=self.vdim,
             num_kv_heads=self.num_kv_heads, dropout=dropout,
         )  # fmt: skip
+        _arguments.flags(bias=bias)
         kv_width = self.num_kv_heads * (embed_dim // num_heads)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.k_proj = nn.Linear(self.kdim, kv_width, bias=bias)
@@ -178,6 +182,7 @@ class MultiHeadAttention(nn.Module):
             (query, key, value), (self.embed_dim, self.kdim, self.vdim), self.num_heads,
             self.q_proj.weight, mask, is_causal,
         )  # fmt: skip
+        _arguments.flags(return_weights=return_weights)
         query, key, value = self._heads(query, key, value)
         if self.num_kv_heads < self.num_heads:
             group = self.num_heads // self.num_kv_heads
@@ -218,7 +223,7 @@ class PerHeadAttention(nn.Module):
         out_proj: A :class:`torch.nn.Linear` layer that mixes the heads.
 
     Raises:
-        TypeError: A size that is not an integer.
+        TypeError: A size that is not an integer, a bias that is not bool.
         ValueError: A size below 1, or heads that do not divide.
 
     Source:
@@ -228,6 +233,7 @@ class PerHeadAttention(nn.Module):
     def __init__(self, embed_dim: int, num_heads: int, bias: bool = True):
         super().__init__()
         _validate.layer_sizes(embed_dim=embed_dim, num_heads=num_heads)
+        _arguments.flags(bias=bias)
         self.embed_dim = embed_dim
         self.heads = nn.ModuleList(
             SingleHeadAttention(embed_dim, embed_dim // num_heads, bias=bias)
@@ -276,6 +282,7 @@ class PerHeadAttention(nn.Module):
         _validate.layer_arguments(
             (query, key, value), widths, len(self.heads), weight, mask, is_causal
         )
+        _arguments.flags(return_weights=return_weights)
         if mask is not None and mask.ndim == 4:
             masks = mask.expand(-1, len(self.heads), -1, -1).unbind(1)
         else:
@@ -316,7 +323,7 @@ def numpy_multi_head_attention(
         The output, ``(seq, batch, embed)``.
 
     Raises:
-        TypeError: The number of heads is not an integer.
+        TypeError: Not NumPy arrays of real numbers, or a number of heads that is not an integer.
         ValueError: Shapes do not fit together, or heads that do not divide.
     """
     _validate.packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)

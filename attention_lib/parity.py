@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
+from attention_lib import _arguments
 from attention_lib.multi_head import MultiHeadAttention
 
 
@@ -55,7 +56,8 @@ def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.Multihe
         A module in the same mode, training or not. Weights and biases are copies.
 
     Raises:
-        TypeError: Not a :class:`~attention_lib.multi_head.MultiHeadAttention`.
+        TypeError: Not a :class:`~attention_lib.multi_head.MultiHeadAttention`, or a
+            ``batch_first`` that is not bool.
         ValueError: Grouped heads (``num_kv_heads``), which PyTorch's module cannot express.
     """
     if not isinstance(module, MultiHeadAttention):
@@ -65,6 +67,7 @@ def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.Multihe
             "torch.nn.MultiheadAttention has a key/value head for each query head; "
             f"got num_heads = {module.num_heads}, num_kv_heads = {module.num_kv_heads}"
         )
+    _arguments.flags(batch_first=batch_first)
     weight = module.out_proj.weight
     theirs = nn.MultiheadAttention(
         module.embed_dim, module.num_heads, module.dropout, module.q_proj.bias is not None,
@@ -104,6 +107,7 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
     Raises:
         AssertionError: Gradients that are wrong, each with its name, the worst entry, and both
             numbers.
+        TypeError: A function that cannot be called.
         ValueError: Nothing to differentiate, a function that gives two results for one input, or
             second derivatives that do not exist.
 
@@ -111,6 +115,7 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
         >>> list(check_gradients(nn.Linear(2, 3), torch.ones(4, 2)))
         ['input 0', 'weight', 'bias']
     """
+    _arguments.function(function=function)
     run, tensors = _as_function_of_tensors(function, inputs, options)
     rng = torch.Generator().manual_seed(seed)
     outputs = run(tensors)

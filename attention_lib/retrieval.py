@@ -4,13 +4,13 @@ The first half is the hash table of chapter 1, learned. The second half is a tex
 table: what came after this token when it stood here before?
 """
 
-from numbers import Integral
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attention_lib import _arguments
 from attention_lib.block import RotaryAttention
 from attention_lib.multi_head import MultiHeadAttention
 
@@ -44,7 +44,7 @@ class RecallTask:
     """
 
     def __init__(self, num_keys: int = 64, num_values: int = 32):
-        _positive(num_keys=num_keys, num_values=num_values)
+        _arguments.positive(num_keys=num_keys, num_values=num_values)
         self.num_keys, self.num_values = num_keys, num_values
 
     def draw(self, batch: int, slots: int, generator: _Generator = None) -> Tables:
@@ -67,7 +67,7 @@ class RecallTask:
             >>> table.keys.shape, table.query.shape
             (torch.Size([3, 5]), torch.Size([3]))
         """
-        _positive(batch=batch, slots=slots)
+        _arguments.positive(batch=batch, slots=slots)
         if slots > self.num_keys:
             raise ValueError(
                 "a table holds each key at most once, so slots must be at most num_keys = "
@@ -104,7 +104,7 @@ class RetrievalModel(nn.Module):
 
     def __init__(self, num_keys: int, num_values: int, embed_dim: int):
         super().__init__()
-        _positive(num_keys=num_keys, num_values=num_values, embed_dim=embed_dim)
+        _arguments.positive(num_keys=num_keys, num_values=num_values, embed_dim=embed_dim)
         self.key_embedding = nn.Embedding(num_keys, embed_dim)
         self.value_embedding = nn.Embedding(num_values, embed_dim)
         self.attention = MultiHeadAttention(embed_dim, 1, bias=False)
@@ -134,9 +134,10 @@ class RetrievalModel(nn.Module):
             ValueError: Shapes that do not fit, an empty batch, or a number that is no key or no
                 value.
         """
-        _ids("keys", keys, self.key_embedding, ("batch", "slots"))
-        _ids("values", values, self.value_embedding, ("batch", "slots"))
-        _ids("query", query, self.key_embedding, ("batch",))
+        _arguments.ids("keys", keys, ("batch", "slots"), self.key_embedding.num_embeddings)
+        _arguments.ids("values", values, ("batch", "slots"), self.value_embedding.num_embeddings)
+        _arguments.ids("query", query, ("batch",), self.key_embedding.num_embeddings)
+        _arguments.flags(return_weights=return_weights)
         if keys.shape != values.shape or len(keys) != len(query):
             raise ValueError(
                 "each table needs a value for each key, and one query; got keys "
@@ -187,7 +188,7 @@ class RepeatTask:
     """
 
     def __init__(self, vocab_size: int = 32):
-        _positive(vocab_size=vocab_size)
+        _arguments.positive(vocab_size=vocab_size)
         self.vocab_size = vocab_size
 
     def draw(
@@ -213,7 +214,7 @@ class RepeatTask:
             >>> text.tolist()
             [[2, 4, 0, 2, 4, 0, 2, 4]]
         """
-        _positive(batch=batch, length=length)
+        _arguments.positive(batch=batch, length=length)
         if not 4 <= length < 2 * (self.vocab_size + 1):
             raise ValueError(
                 "length must be at least 4, and half of it at most vocab_size = "
@@ -252,7 +253,7 @@ class InductionModel(nn.Module):
 
     def __init__(self, vocab_size: int, embed_dim: int, num_heads: int, num_layers: int):
         super().__init__()
-        _positive(vocab_size=vocab_size, embed_dim=embed_dim, num_layers=num_layers)
+        _arguments.positive(vocab_size=vocab_size, embed_dim=embed_dim, num_layers=num_layers)
         self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.layers = nn.ModuleList(
             RotaryAttention(embed_dim, num_heads) for _ in range(num_layers)
@@ -279,7 +280,8 @@ class InductionModel(nn.Module):
             TypeError: Not an int64 tensor.
             ValueError: Another shape, an empty batch, or a number that is no token.
         """
-        _ids("tokens", tokens, self.embedding, ("batch", "length"))
+        _arguments.ids("tokens", tokens, ("batch", "length"), self.embedding.num_embeddings)
+        _arguments.flags(return_weights=return_weights)
         x, weights = self.embedding(tokens), []
         for layer in self.layers:
             change, of_layer = layer(x, is_causal=True, return_weights=True)
@@ -293,11 +295,15 @@ def after_earlier_copies(tokens: Int[Tensor, "b length"]) -> Bool[Tensor, "b q k
     """Where to look for what follows: the places behind earlier copies of the query's token.
 
     Args:
-        tokens: ``(batch, length)``.
+        tokens: ``(batch, length)``, int64.
 
     Returns:
         Bool ``(batch, length, length)``: True at query i and key j where ``0 < j <= i`` and
         ``tokens[j - 1] == tokens[i]``. The row of a token that is new is all False.
+
+    Raises:
+        TypeError: Not an int64 tensor.
+        ValueError: Another shape, or no token.
 
     Example:
         >>> after_earlier_copies(torch.tensor([[5, 7, 5]])).int()[0]
@@ -305,6 +311,7 @@ def after_earlier_copies(tokens: Int[Tensor, "b length"]) -> Bool[Tensor, "b q k
                 [0, 0, 0],
                 [0, 1, 0]], dtype=torch.int32)
     """
+    _arguments.ids("tokens", tokens, ("batch", "length"))
     marked = torch.zeros(*tokens.shape, tokens.shape[1], dtype=torch.bool, device=tokens.device)
     marked[:, :, 1:] = tokens[:, :, None] == tokens[:, None, :-1]
     return marked.tril()
@@ -324,11 +331,20 @@ def weight_on(
     Returns:
         ``(heads,)``, each between 0 and 1.
 
+    Raises:
+        TypeError: Weights that are not a float tensor, or marks that are not bool.
+        ValueError: Shapes that do not fit.
+
     Example:
         >>> weights = torch.tensor([[[1.0, 0.0], [0.25, 0.75]]])
         >>> weight_on(weights, torch.tensor([[False, False], [True, False]]))
         tensor([0.2500])
     """
+    _arguments.float_tensor("weights", weights)
+    if weights.ndim < 3:
+        raise ValueError(f"weights must have shape (..., h, q, k); got {tuple(weights.shape)}")
+    shape = weights.shape[:-3] + weights.shape[-2:]
+    _arguments.bool_tensor("marked", marked, shape, "(..., q, k)")
     marked = marked.unsqueeze(-3)
     kept = (weights * marked).sum(dim=-1)  # (..., h, q)
     asked = marked.any(dim=-1).expand_as(kept)
@@ -339,28 +355,3 @@ def weight_on(
 def _shuffled(batch, count, generator):
     """The numbers 0 to ``count - 1`` in a random order, one row for each of the batch."""
     return torch.rand(batch, count, generator=generator).argsort(dim=-1)
-
-
-def _positive(**sizes):
-    for name, size in sizes.items():
-        if not isinstance(size, Integral) or isinstance(size, bool):
-            raise TypeError(f"{name} must be an integer; got {size!r}")
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1; got {size}")
-
-
-def _ids(name, tensor, embedding, axes):
-    """Refuse what cannot be looked up in the embedding."""
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64:
-        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"{name} must be an int64 tensor; got {kind}")
-    if tensor.ndim != len(axes) or not tensor.numel():
-        raise ValueError(
-            f"{name} must have shape ({', '.join(axes)}) and hold at least one number; "
-            f"got {tuple(tensor.shape)}"
-        )
-    low, high = (x.item() for x in tensor.aminmax())
-    if low < 0 or high >= embedding.num_embeddings:
-        raise ValueError(
-            f"{name} must lie between 0 and {embedding.num_embeddings - 1}; got {low} to {high}"
-        )

@@ -4,12 +4,13 @@ NumPy only: what is measured here needs no gradient but the one that has a close
 """
 
 import math
+import numbers
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Real
 
-from attention_lib.lookup import softmax
+from attention_lib.lookup import _real, softmax
 
 Array = np.ndarray
 
@@ -37,6 +38,7 @@ def softmax_jacobian(scores: Real[Array, "*batch k"]) -> Float[Array, "*batch k 
 
     Raises:
         TypeError: The scores are not real numbers.
+        ValueError: A single number.
 
     Example:
         >>> softmax_jacobian(np.array([0.0, 0.0]))
@@ -46,6 +48,9 @@ def softmax_jacobian(scores: Real[Array, "*batch k"]) -> Float[Array, "*batch k 
     Source:
         Bridle, 1990, derives it for training.
     """
+    scores = _real("scores", scores)
+    if scores.ndim < 1:
+        raise ValueError("scores must have at least one axis, (..., k); got a single number")
     weights = softmax(scores)
     diagonal = weights[..., None] * np.eye(weights.shape[-1], dtype=weights.dtype)
     return diagonal - weights[..., :, None] * weights[..., None, :]
@@ -80,7 +85,10 @@ def score_statistics(
         of the Frobenius norm of :func:`softmax_jacobian`.
 
     Raises:
-        ValueError: Sizes that are not positive or do not fit, or components of another shape.
+        TypeError: Sizes that are not integers, an rng that is neither a generator nor a seed, or
+            a draw that cannot be called.
+        ValueError: A scale that is not a finite number, sizes that are not positive or do not
+            fit, or components of another shape.
 
     Example:
         >>> round(score_statistics(d_k=64, scale=1.0).variance)
@@ -91,6 +99,16 @@ def score_statistics(
     Source:
         Vaswani et al., "Attention is all you need", 2017, section 3.2.1, footnote 4.
     """
+    for name, size in (("d_k", d_k), ("rows", rows), ("keys", keys)):
+        if not isinstance(size, numbers.Integral) or isinstance(size, bool):
+            raise TypeError(f"{name} must be an integer; got {size!r}")
+    seed = 0 if isinstance(rng, np.random.Generator) else rng
+    if not isinstance(seed, numbers.Integral) or isinstance(seed, bool) or seed < 0:
+        raise TypeError(f"rng must be a NumPy generator or a seed of at least 0; got {rng!r}")
+    if not (draw is None or callable(draw)):
+        raise TypeError(f"draw must be a function or None; got {draw!r}")
+    if scale is not None and not (isinstance(scale, numbers.Real) and math.isfinite(scale)):
+        raise ValueError(f"scale must be a finite number or None; got {scale!r}")
     if min(d_k, rows, keys) < 1 or rows % keys:
         raise ValueError(
             "d_k, rows and keys must be positive, and rows a multiple of keys; "

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.lookup import softmax
 
 Array = np.ndarray
@@ -92,6 +92,7 @@ def scaled_dot_product_attention(
         Vaswani et al., "Attention is all you need", 2017, section 3.2.1, equation 1.
     """
     _validate.attention_arguments(query, key, value, mask, is_causal, scale, dropout_p)
+    _arguments.flags(return_weights=return_weights)
     return _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights)
 
 
@@ -108,15 +109,22 @@ class SingleHeadAttention(nn.Module):
         q_proj, k_proj, v_proj: :class:`torch.nn.Linear` layers from ``embed_dim`` to ``d_k``,
             ``d_k`` and ``d_v``, initialised as ``nn.Linear`` does.
 
+    Raises:
+        TypeError: A size that is not an integer, a bias that is not bool.
+        ValueError: A size below 1.
+
     Source:
         Vaswani et al., 2017, section 3.2.2: ``head_i`` before the heads are concatenated.
     """
 
     def __init__(self, embed_dim: int, d_k: int, d_v: int | None = None, bias: bool = True):
         super().__init__()
+        d_v = d_k if d_v is None else d_v
+        _arguments.positive(embed_dim=embed_dim, d_k=d_k, d_v=d_v)
+        _arguments.flags(bias=bias)
         self.q_proj = nn.Linear(embed_dim, d_k, bias=bias)
         self.k_proj = nn.Linear(embed_dim, d_k, bias=bias)
-        self.v_proj = nn.Linear(embed_dim, d_k if d_v is None else d_v, bias=bias)
+        self.v_proj = nn.Linear(embed_dim, d_v, bias=bias)
 
     def forward(
         self, query, key=None, value=None, mask=None, is_causal=False, return_weights=False
@@ -142,6 +150,8 @@ class SingleHeadAttention(nn.Module):
         value = key if value is None else value
         embed_dim = self.q_proj.in_features
         for name, x in (("query", query), ("key", key), ("value", value)):
+            _arguments.float_tensor(name, x)
+            _validate._same_kind(name, x, "the layer's weights", self.q_proj.weight, autocast=True)
             if x.shape[-1:] != (embed_dim,):
                 raise ValueError(
                     f"{name} must be embed_dim = {embed_dim} wide (last axis); got {tuple(x.shape)}"
@@ -175,6 +185,7 @@ def numpy_attention(
         The output, ``(seq, batch, embed)``.
 
     Raises:
+        TypeError: Not NumPy arrays of real numbers.
         ValueError: Shapes do not fit together.
     """
     _validate.packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)

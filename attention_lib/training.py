@@ -1,4 +1,4 @@
-"""The training loop of chapters 7 to 11, and the figures of their long runs."""
+"""The training loop of chapters 7 to 16, and the figures of long runs."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def train(
 
 
 def recorded(name: str) -> dict:
-    """Figures of ``benchmarks/seeds.py``: a training of a chapter, run with several seeds.
+    """Figures that take longer than a chapter may: a training with several seeds, mostly.
 
     Args:
         name: Name of the chapter's module.

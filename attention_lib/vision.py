@@ -1,12 +1,12 @@
 """Chapter 11: attention over the patches of an image, and what its maps can say."""
 
-from numbers import Integral
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.block import TransformerBlock
 
 
@@ -27,7 +27,7 @@ def patchify(
         ``(batch, patches, channels * patch_size ** 2)``.
 
     Raises:
-        TypeError: A patch size that is not an integer.
+        TypeError: Not a tensor, or a patch size that is not an integer.
         ValueError: Not four axes, or patches that do not divide the image.
 
     Source:
@@ -37,6 +37,7 @@ def patchify(
         >>> patchify(torch.arange(8).view(1, 1, 2, 4), patch_size=2).tolist()
         [[[0, 1, 4, 5], [2, 3, 6, 7]]]
     """
+    _arguments.tensor("images", images)
     if images.ndim != 4:
         raise ValueError(
             f"images must have shape (batch, channels, height, width); got {tuple(images.shape)}"
@@ -62,13 +63,14 @@ def unpatchify(
         ``(batch, channels, height, width)``.
 
     Raises:
-        TypeError: A size that is not an integer.
+        TypeError: Patches that are not a tensor, or a size that is not an integer.
         ValueError: Patches that do not divide the image, or do not fill it.
 
     Example:
         >>> unpatchify(torch.tensor([[[0, 1, 4, 5], [2, 3, 6, 7]]]), (2, 4), 2).tolist()
         [[[[0, 1, 2, 3], [4, 5, 6, 7]]]]
     """
+    _arguments.tensor("patches", patches)
     rows, columns = _grid(image_size, patch_size)
     shape = tuple(patches.shape)
     if len(shape) != 3 or shape[1] != rows * columns or shape[2] % patch_size**2:
@@ -99,7 +101,8 @@ def replace_patches(
         New images of the same shape; the arguments stay as they are.
 
     Raises:
-        TypeError: A patch size that is not an integer.
+        TypeError: Not tensors, numbers of patches that are not int64, or a patch size that is not
+            an integer.
         ValueError: Shapes that do not fit together, or a patch that is not there.
 
     Example:
@@ -107,6 +110,10 @@ def replace_patches(
         >>> replace_patches(zeros, ones, torch.tensor([[2, 0]]), patch_size=1).tolist()
         [[[[1.0, 0.0, 1.0]]]]
     """
+    _arguments.tensor("images", images)
+    _arguments.tensor("donors", donors)
+    if not isinstance(chosen, Tensor) or chosen.dtype != torch.int64:
+        raise TypeError(f"chosen must be an int64 tensor; got {_arguments.kind(chosen)}")
     if donors.shape != images.shape or chosen.ndim != 2 or len(chosen) != len(images):
         raise ValueError(
             "donors must have the shape of the images, and chosen the shape (batch, count); got "
@@ -210,7 +217,8 @@ class PatchClassifier(nn.Module):
             TypeError: Not a tensor, or not of the model's dtype (autocast may bring another one).
             ValueError: Another shape, or another device than the model's.
         """
-        _validate._float_tensor("images", images)
+        _arguments.float_tensor("images", images)
+        _arguments.flags(return_weights=return_weights)
         _validate._same_kind("images", images, "the model's weights", self.embed.weight, True)
         expected = (self.channels, *self.image_size)
         if tuple(images.shape[1:]) != expected:
@@ -253,6 +261,7 @@ def rollout(
         ``(..., tokens, tokens)``; each row sums to 1.
 
     Raises:
+        TypeError: Not a float tensor.
         ValueError: Less than four axes, or as many keys as queries missing.
 
     Source:
@@ -263,6 +272,7 @@ def rollout(
         tensor([[0.7500, 0.2500],
                 [0.2500, 0.7500]])
     """
+    _arguments.float_tensor("weights", weights)
     if weights.ndim < 4 or weights.shape[-1] != weights.shape[-2]:
         raise ValueError(
             "weights must have shape (..., layers, heads, tokens, tokens); "
@@ -277,12 +287,12 @@ def rollout(
 
 def _grid(image_size, patch_size):
     """Number of patches from top to bottom and from left to right."""
+    if not isinstance(image_size, Sequence) or len(image_size) != 2:
+        raise TypeError(f"image_size must be a pair, (height, width); got {image_size!r}")
     height, width = image_size
-    for name, size in (("patch_size", patch_size), ("height", height), ("width", width)):
-        if not isinstance(size, Integral) or isinstance(size, bool):
-            raise TypeError(f"{name} must be an integer; got {size!r}")
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1; got {size}")
+    _arguments.positive(patch_size=patch_size)
+    for size in image_size:
+        _arguments.positive(image_size=size)
     if height % patch_size or width % patch_size:
         raise ValueError(
             "patch_size must divide height and width; "

@@ -520,7 +520,11 @@ X = torch.zeros(B, L, E)
             ValueError,
             "x must have shape (..., position, even width); got (4,)",
         ),
-        (lambda: rotary(torch.zeros(2, 4), base=0), ValueError, "base must be positive; got 0"),
+        (
+            lambda: rotary(torch.zeros(2, 4), base=0),
+            ValueError,
+            "base must be a positive number; got 0",
+        ),
         (
             lambda: rotary(torch.zeros(2, 3, 4), torch.arange(2)),
             ValueError,

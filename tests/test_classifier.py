@@ -419,14 +419,15 @@ def test_refuses_sizes_and_an_unknown_pooling():
 def test_refuses_ids_that_are_no_sentences_of_the_vocabulary():
     model, ids = random_model(), sentences()
     for wrong in (WORDS, -1):
-        message = f"ids must be from 0 to vocab_size - 1 = {WORDS - 1}; got {wrong}"
+        message = f"ids must lie between 0 and {WORDS - 1}; got {min(wrong, 0)} to {max(wrong, WORDS - 1)}"
         refuses(ValueError, message, model, ids.index_fill(1, torch.tensor([2]), wrong))
     for shape in ((0, L), (B, 0), (L,), (B, L, 1)):
         zeros = torch.ones(shape, dtype=torch.long)
-        refuses(ValueError, f"ids must be (batch, L), both at least 1; got {shape}", model, zeros)
+        message = f"ids must have shape (batch, L) and hold at least one number; got {shape}"
+        refuses(ValueError, message, model, zeros)
     ids[3] = PAD
     refuses(ValueError, "each sentence must have a word; sentence 3 has only padding", model, ids)
-    refuses(TypeError, "int64 or int32; got torch.float32", model, ids.float())
-    refuses(TypeError, "int64 or int32; got list", model, ids.tolist())
+    refuses(TypeError, "int64 or int32 tensor; got torch.float32", model, ids.float())
+    refuses(TypeError, "int64 or int32 tensor; got list", model, ids.tolist())
     message = "a word at position 0, which pooling 'first' reads; sentence 1 has only padding"
     refuses(ValueError, message, random_model("first"), sentences().flip(1))

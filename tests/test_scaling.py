@@ -203,5 +203,5 @@ def test_sizes_that_do_not_fit_are_refused(change, message):
 
 @pytest.mark.refusal
 def test_scores_that_are_no_real_numbers_are_refused():
-    with pytest.raises(TypeError, match="x must hold real numbers; got dtype complex128"):
+    with pytest.raises(TypeError, match="scores must hold real numbers; got dtype complex128"):
         softmax_jacobian(np.array([1j]))

@@ -301,8 +301,8 @@ def test_refuses_donors_and_numbers_of_patches_that_do_not_fit():
 
 @pytest.mark.refusal
 def test_refuses_sizes_of_a_model():
-    refuses(ValueError, "height must be at least 1; got 0", PatchClassifier, (0, 8), 2, 10)
-    refuses(TypeError, "width must be an integer; got 8.0", PatchClassifier, (8, 8.0), 2, 10)
+    refuses(ValueError, "image_size must be at least 1; got 0", PatchClassifier, (0, 8), 2, 10)
+    refuses(TypeError, "image_size must be an integer; got 8.0", PatchClassifier, (8, 8.0), 2, 10)
     refuses(ValueError, "num_classes must be at least 1", PatchClassifier, (8, 8), 2, 0)
     refuses(
         ValueError, "num_layers must be at least 1", PatchClassifier, (8, 8), 2, 10, num_layers=0

@@ -1,0 +1,123 @@
+"""Checks of single arguments, by name: the rule, what was expected, what came."""
+
+from collections.abc import Iterable
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def kind(value):
+    """What came, for a message: the dtype of a tensor, the type of anything else."""
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def positive(**numbers):
+    """Refuse what is not an integer of at least 1: TypeError, ValueError."""
+    _integers(1, numbers)
+
+
+def counts(**numbers):
+    """Refuse what is not an integer of at least 0: TypeError, ValueError."""
+    _integers(0, numbers)
+
+
+def flags(**values):
+    """Refuse with a TypeError what is neither ``True`` nor ``False``.
+
+    Text and arrays of one element are true in ways that nobody means.
+    """
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False; got {kind(value)}")
+
+
+def probability(name, p):
+    """Refuse with a ValueError what is not a number from 0 to 1."""
+    if isinstance(p, bool) or not (isinstance(p, Real) and 0 <= p <= 1):
+        raise ValueError(f"{name} must be a probability between 0 and 1; got {p!r}")
+
+
+def instance(name, value, type_, what):
+    """Refuse with a TypeError what is not an instance of the type."""
+    if not isinstance(value, type_):
+        raise TypeError(f"{name} must be {what}; got {kind(value)}")
+
+
+def function(**values):
+    """Refuse with a TypeError what cannot be called."""
+    for name, value in values.items():
+        if not callable(value):
+            raise TypeError(f"{name} must be a function; got {kind(value)}")
+
+
+def texts(name, values):
+    """The texts as a list. A single text, or a list of something else, is a TypeError."""
+    if isinstance(values, Iterable) and not isinstance(values, str | Tensor):
+        values = list(values)
+        if all(isinstance(value, str) for value in values):
+            return values
+    raise TypeError(f"{name} must be a list of texts; got {values!r:.60}")
+
+
+def float_dtype(name, value):
+    """Refuse with a TypeError what is not a float dtype."""
+    if not (isinstance(value, torch.dtype) and value.is_floating_point):
+        raise TypeError(f"{name} must be a float dtype of PyTorch; got {value!r}")
+
+
+def tensor(name, value):
+    """Refuse with a TypeError what is not a tensor."""
+    instance(name, value, Tensor, "a torch.Tensor")
+
+
+def float_tensor(name, value):
+    """Refuse with a TypeError what is not a tensor of real floating numbers."""
+    tensor(name, value)
+    if value.dtype not in FLOATS:
+        raise TypeError(f"{name} must have a real floating dtype; got {value.dtype}")
+
+
+def ids(name, value, axes=("batch", "position"), size=None):
+    """Refuse what is not an integer tensor with these axes and numbers from 0 to ``size - 1``.
+
+    Raises:
+        TypeError: Another dtype, or not a tensor.
+        ValueError: Another shape, no number, or a number out of range.
+    """
+    if not isinstance(value, Tensor) or value.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} must be an int64 or int32 tensor; got {kind(value)}")
+    if value.ndim != len(axes) or not value.numel():
+        raise ValueError(
+            f"{name} must have shape ({', '.join(axes)}) and hold at least one number; "
+            f"got {tuple(value.shape)}"
+        )
+    low, high = (int(x) for x in value.aminmax())
+    if size is not None and (low < 0 or high >= size):
+        raise ValueError(f"{name} must lie between 0 and {size - 1}; got {low} to {high}")
+
+
+def bool_tensor(name, value, shape, axes):
+    """Refuse what is not bool or does not broadcast to the shape of those axes.
+
+    Raises:
+        TypeError: Another dtype, or not a tensor.
+        ValueError: A shape that does not broadcast.
+    """
+    if not isinstance(value, Tensor) or value.dtype != torch.bool:
+        raise TypeError(f"{name} must be a bool tensor, True = counts; got {kind(value)}")
+    sizes = zip(reversed(value.shape), reversed(shape), strict=False)
+    if value.ndim > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
+        raise ValueError(
+            f"{name} must broadcast to {axes} = {tuple(shape)}; got {tuple(value.shape)}"
+        )
+
+
+def _integers(least, numbers):
+    for name, number in numbers.items():
+        if not isinstance(number, Integral) or isinstance(number, bool):
+            raise TypeError(f"{name} must be an integer; got {number!r}")
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}; got {number}")
