@@ -1,9 +1,13 @@
 """The exercises and their engine: what is accepted, what is named, what is said."""
 
 import ast
+import random
 import subprocess
 import sys
+import tracemalloc
 import warnings
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -68,7 +72,7 @@ def examined(name, answer):
 
 def test_every_exercise_of_every_chapter_has_answers_written_for_it():
     assert set(ANSWERS) == set(EXERCISES)
-    assert len(EXERCISES) == 57
+    assert len(EXERCISES) == 91
 
 
 @each_exercise
@@ -688,7 +692,7 @@ def test_exact_comparison_is_told_apart_from_wrong_numbers():
     ]:
         verdict, text = verdict_and_words(name, test)
         assert verdict == "rejects a right one"
-        assert "last digits differ. Compare with a tolerance" in text
+        assert "the last digits, compare with a tolerance" in text
 
 
 @pytest.mark.parametrize(
@@ -796,6 +800,38 @@ def test_test_without_assert_hears_it():
     verdict, text = verdict_and_words("softmax_test", lambda softmax: softmax(ROW).shape == (2, 3))
     assert verdict == "no assert"
     assert "there is no assert in it" in text
+
+
+close = np.testing.assert_allclose
+
+
+def same_shape(mine, theirs):
+    assert np.shape(mine) == np.shape(theirs)
+
+
+@pytest.mark.parametrize("compare", ["alias", "helper"])
+def test_assert_behind_another_name_counts(compare):
+    def by_alias(softmax):
+        close(softmax(ROW) > -1, True)
+
+    def by_helper(softmax):
+        same_shape(softmax(ROW), ROW)
+
+    test = {"alias": by_alias, "helper": by_helper}[compare]
+    assert examine("softmax_test", test).verdict != "no assert"
+
+
+def test_check_leaves_the_random_numbers_of_the_reader_alone():
+    program = (
+        "import torch; from attention_lib.checks import check; torch.manual_seed(0);"
+        "check('heads_test', lambda layer: layer(torch.randn(2, 3, 8))); print(torch.rand(1))"
+    )
+    alone = "import torch; torch.manual_seed(0); print(torch.rand(1))"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for code in (program, alone)
+    ]
+    assert runs[0].stdout.splitlines()[-1] == runs[1].stdout.splitlines()[-1]
 
 
 def test_raise_counts_as_an_assert():
@@ -908,6 +944,274 @@ def test_fault_that_only_some_answers_catch_does_not_count_in_a_diagnosis():
     )
     assert exercise.examine(even(3)).mistake == "only parity"
     assert exercise.examine(lambda f: _assert(f(1) == 2)).verdict == "correct"
+
+
+# ---------------------------------------------------------------------------- hostile answers
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_megabytes_of_print_are_neither_shown_nor_kept(stream, capsys):
+    def prints(scores):
+        print("x" * 10**6, file=getattr(sys, stream))
+        return right_softmax(scores)
+
+    tracemalloc.start()
+    check("softmax", prints)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
+    shown = capsys.readouterr()
+    assert len(shown.out) < 1000
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, pytest.fail.Exception])
+def test_error_that_is_no_exception_is_an_answer(error):
+    def leaves(argument):
+        raise error("enough")
+
+    report = examine("softmax", leaves)
+    assert report.verdict == "exception"
+    assert f"it raises {error.__name__}: enough" in report.text
+    assert examine("softmax_test", leaves).verdict == "exception"
+
+
+def test_interrupt_stops_the_check_and_printing_works_again(capsys):
+    def interrupts(scores):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("softmax", interrupts)
+    print("seen")
+    assert capsys.readouterr().out == "seen\n"
+
+
+def test_memory_that_runs_out_is_tried_once():
+    calls = []
+
+    def greedy(scores):
+        calls.append(1)
+        raise MemoryError
+
+    assert "it raises MemoryError" in examine("softmax", greedy).text
+    assert len(calls) == 1
+
+
+def test_endless_recursion_is_an_answer():
+    def recursive(scores):
+        return recursive(scores)
+
+    assert "RecursionError" in examine("softmax", recursive).text
+
+
+class Liar:
+    """Equal to everything, and greater, and true."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+    __gt__ = __lt__ = __eq__
+
+
+class LyingArray(np.ndarray):
+    """Numbers that call themselves equal to all others."""
+
+    def __eq__(self, other):
+        return np.ones(self.shape, bool)
+
+    __hash__ = None
+
+    def __array_ufunc__(self, *arguments, **named):
+        return np.zeros(())
+
+
+class Explosive:
+    """Raises when it is asked for numbers."""
+
+    def __array__(self, *arguments, **named):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [Liar(), Explosive(), [torch.ones(2, requires_grad=True)]])
+def test_object_of_an_odd_kind_is_a_wrong_type(value):
+    for name in "softmax", "soft_lookup":
+        assert examine(name, lambda *arguments, **named: value).verdict == "type"
+    for name in "tie", "shapes":
+        assert examine(name, value).verdict == "type"
+
+
+def test_lying_subclass_is_looked_at_without_its_lies():
+    report = examine("softmax", lambda x: (right_softmax(x) + 1).view(LyingArray))
+    assert report.verdict == "wrong"
+    report = examine("softmax", lambda x: right_softmax(x).view(LyingArray))
+    assert report.verdict == "type"
+
+
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.MaskedArray])
+def test_subclass_of_an_array_is_a_wrong_type(kind):
+    exercise = WriteFunction(lambda x: x + 1, (Case("two by two", np.eye(2)),), (), ())
+    report = exercise.examine(lambda x: (x + 1).view(kind))
+    assert report.verdict == "type"
+    assert kind.__name__ in report.text
+
+
+def generator(scores):
+    yield scores
+
+
+async def coroutine(softmax):
+    assert softmax(ROW) is None
+
+
+def test_generator_is_no_result_and_no_test():
+    assert "it returns a generator" in examine("softmax", generator).text
+    report = examine("softmax_test", generator)
+    assert report.verdict == "never run"
+    assert "with yield, or an async one, runs none of its lines" in report.text
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_coroutine_is_no_test():
+    assert examine("softmax_test", coroutine).verdict == "never run"
+
+
+def test_view_or_buffer_that_changes_later_is_compared_as_it_was():
+    buffer = np.zeros(100)
+
+    def reuses(scores):
+        result = buffer[: scores.size].reshape(scores.shape)
+        result[...] = right_softmax(scores)
+        return result
+
+    assert examine("softmax", reuses).verdict == "correct"
+    exercise = WriteFunction(lambda x: x[::-1].copy(), (Case("three", np.arange(3.0)),), (), ())
+    assert exercise.examine(lambda x: x[::-1]).verdict == "correct"
+
+
+def test_argument_given_by_name_is_a_copy_too():
+    weights = np.ones(2)
+    case = Case("by name", np.ones(2), weights=weights)
+    exercise = WriteFunction(lambda x, weights: x * weights, (case,), (), ())
+
+    def doubles(x, weights):
+        weights *= 2
+        return x * weights / 2
+
+    assert exercise.examine(doubles).verdict == "correct"
+    assert weights.tolist() == [1, 1]
+
+
+def test_global_settings_are_put_back():
+    def meddles(scores):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float16)
+        torch.set_grad_enabled(False)
+        np.seterr(all="ignore")
+        return right_softmax(scores)
+
+    def state():
+        numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
+        settings = np.geterr(), torch.get_default_dtype(), torch.is_grad_enabled()
+        return random.getstate(), numbers, torch.get_rng_state().tolist(), settings
+
+    before = state()
+    assert examine("softmax", meddles).verdict == "correct"
+    assert state() == before
+
+
+def test_right_results_are_computed_before_the_answer_runs():
+    order = []
+    exercise = WriteFunction(
+        lambda x: (order.append("right"), x)[1], (Case("one", np.ones(1)),), (), ()
+    )
+    exercise.examine(lambda x: (order.append("answer"), x.copy())[1])
+    assert order == ["right", "answer"]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        torch.tensor(15), torch.tensor(15.0, requires_grad=True), np.array(15), np.float32(15),
+        Fraction(30, 2), Decimal(15),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_number_of_any_type_is_a_number(number):
+    assert examine("tie", number).verdict == "correct"
+    assert examine("tie", number + 5).mistake == "the last of the tied keys wins"
+
+
+def test_numbers_of_any_type_make_a_tuple():
+    assert examine("shapes", (torch.tensor(2), np.array(6), Fraction(5))).verdict == "correct"
+    assert examine("shapes", torch.Size([2, 6, 5])).verdict == "correct"
+
+
+@pytest.mark.parametrize(
+    "value", [torch.tensor([15.0]), np.array([15]), np.array(True), 15 + 0j, Fraction(10**400)]
+)
+def test_what_is_no_single_real_number_is_a_wrong_type(value):
+    assert examine("tie", value).verdict == "type"
+
+
+class Layer(torch.nn.Module):
+    """Twice the input, and in training with noise, so that a test must call `eval`."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x + self.training
+
+
+def test_layer_can_be_tested_and_is_fresh_for_every_test():
+    layer = Layer(2)
+    exercise = CatchFaults({"right": layer}, (Mistake("three", "3.", Layer(3)),), (), ())
+
+    def uses_eval(layer):
+        assert layer.eval()(1) == 2
+        assert layer.factor == 2
+
+    assert exercise.examine(uses_eval).verdict == "correct"
+    assert layer.training
+    assert exercise.examine(lambda layer: None).verdict == "never called"
+
+
+def equals(*wanted):
+    def test(function):
+        assert all(function(x) == 2 * x for x in wanted)
+
+    return test
+
+
+def test_test_that_misses_only_a_variant_hears_which():
+    exercise = CatchFaults(
+        {"right": lambda x: 2 * x},
+        (
+            Mistake("shown", "It adds.", lambda x: x + 2),
+            Mistake("wrong at 0", "Try 0.", lambda x: 2 * x or 1),
+            Mistake("wrong below 0", "Try a negative number.", lambda x: 2 * abs(x)),
+        ),
+        (),
+        (),
+        shown=1,
+    )
+    assert exercise.examine(equals(1, 0, -1)).verdict == "correct"
+    report = exercise.examine(equals(1, 0))
+    assert report.verdict == "lets a fault through"
+    assert "It catches what the page shows, but not every variant of it." in report.text
+    assert "It lets through 1 of 2 variants: wrong below 0.\nTry a negative number." in report.text
+    assert "It lets through 3 of 3 faults: shown, " in exercise.examine(equals(2)).text
+
+    def misses_what_is_shown(function):
+        assert function(0) != 1
+        assert function(-1) != 2
+
+    report = exercise.examine(misses_what_is_shown)
+    assert "It lets through 1 of 3 faults: shown." in report.text
 
 
 # ---------------------------------------------------------------------------- check and hint

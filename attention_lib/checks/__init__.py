@@ -7,14 +7,14 @@ Every chapter that has exercises has a module here, with the chapter's name and 
 there; `engine.py` does the rest. A new chapter also adds its name to `CHAPTERS`.
 """
 
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
-from io import StringIO
 from textwrap import fill
 
-from attention_lib.checks.engine import NOT_STARTED, Report
+from attention_lib.checks.calls import Sink, settings_kept
+from attention_lib.checks.report import NOT_STARTED, Report
 from attention_lib.checks.values import has_assert, is_stub
 
 __all__ = ["CHAPTERS", "Report", "check", "examine", "hint"]
@@ -23,7 +23,7 @@ __all__ = ["CHAPTERS", "Report", "check", "examine", "hint"]
 # chapter never loads torch.
 CHAPTERS = (
     "lookup", "single_head", "scaling", "multi_head", "parity", "masks", "block", "retrieval",
-    "classifier", "alignment", "vision",
+    "classifier", "alignment", "vision", "timing", "tiling", "decoding", "devices", "clinic",
 )  # fmt: skip
 
 
@@ -67,12 +67,12 @@ def examine(name, candidate):
     Raises:
         ValueError: If there is no exercise of this name.
     """
-    exercise = _find(name)
-    with redirect_stdout(StringIO()) as printed:
+    with settings_kept(), redirect_stdout(Sink()) as sink, redirect_stderr(sink):
+        exercise = _find(name)
         idle = is_stub(candidate) and not has_assert(candidate)
         report = NOT_STARTED if idle else exercise.examine(candidate)
     lines = [f"{name}: {report.text}"]
-    if printed.getvalue():
+    if sink.printed:
         lines.append("It runs on many inputs here, so what it prints is not shown.")
     if report.verdict != "correct":
         lines.append(f'hint("{name}") gives the first of {len(exercise.hints)} hints.')

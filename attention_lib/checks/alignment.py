@@ -15,6 +15,8 @@ def _rows_that_move():
 
 
 rows_that_move = PredictValue(
+    level=1,
+    trains="what later characters see of an input",
     answer=_rows_that_move,
     mistakes=(
         Mistake(
@@ -106,6 +108,8 @@ def _embedded_cases():
 
 
 decoder_inputs = WriteFunction(
+    level=1,
+    trains="inputs of teacher forcing, shifted by one",
     reference=lambda target, start: _inputs(target, start),
     cases=tuple(_embedded_cases()),
     mistakes=(
@@ -241,6 +245,8 @@ def _loss_cases():
 
 
 padded_loss = WriteFunction(
+    level=2,
+    trains="a loss that leaves padding out",
     reference=lambda scores, target: _loss(scores, target),
     cases=tuple(_loss_cases()),
     mistakes=(
@@ -368,6 +374,8 @@ def _maps():
 
 
 forward_steps = WriteFunction(
+    level=2,
+    trains="a number for how monotone a map is",
     reference=lambda weights: _share(_path(weights)),
     cases=tuple(_maps()),
     mistakes=(
@@ -588,6 +596,8 @@ def _twice_the_same(decoder):
 EACH_ROW = "Change each input in turn, and look at every row before it."
 
 decoder_leaks = CatchFaults(
+    level=3,
+    trains="a test that finds a view of later inputs",
     right={
         "running mean": _running_mean,
         "fading sum": _fading_sum,

@@ -15,6 +15,8 @@ def _feedforward_parameters():
 
 
 feedforward_parameters = PredictValue(
+    level=1,
+    trains="counting parameters with biases",
     answer=_feedforward_parameters,
     mistakes=(
         Mistake(
@@ -103,6 +105,8 @@ def _angle_of_each_column(length, width, factor=1):
 
 
 waves = WriteFunction(
+    level=2,
+    trains="position waves without a loop",
     reference=lambda length, width: _waves(length, width),
     cases=(
         Case("one position", 1, 2),
@@ -209,6 +213,8 @@ def _add_cases():
 
 
 add_positions = WriteFunction(
+    level=1,
+    trains="which axis counts positions",
     reference=lambda x, table: x + table[: x.shape[1]],
     cases=tuple(_add_cases()),
     mistakes=(
@@ -348,6 +354,8 @@ def _norm_cases():
 
 
 layer_norm = WriteFunction(
+    level=2,
+    trains="which axis is normalised, and how",
     reference=lambda x, gain, bias, eps: _norm(x, gain, bias, eps),
     cases=tuple(_norm_cases()),
     mistakes=(
@@ -539,6 +547,8 @@ PAIRS = "Use a width of more than 2, so that pairs, halves and frequencies can b
 PLACES = "Compare the numbers at several positions."
 
 rotary_test = CatchFaults(
+    level=3,
+    trains="a test for properties of a rotation",
     right={
         "sines and cosines": _turn,
         "complex numbers": _by_complex_numbers,

@@ -9,6 +9,8 @@ from attention_lib.checks.engine import Case, CatchFaults, Mistake, PredictValue
 WORDS, LONGEST = 5, 12
 
 share = PredictValue(
+    level=1,
+    trains="what padding takes from the words",
     answer=lambda: (1 / WORDS, 1 / LONGEST),
     mistakes=(
         Mistake(
@@ -190,6 +192,8 @@ def _weighted_by_id(x, ids):
 
 
 mean_pooling = WriteFunction(
+    level=2,
+    trains="a mean that leaves padding out",
     reference=lambda x, ids: _mean(x, ids),
     cases=tuple(_pooling_cases()),
     mistakes=(
@@ -327,6 +331,8 @@ def _masked_after(x, ids, query):
 
 
 shares = WriteFunction(
+    level=2,
+    trains="pooling by attention with a mask",
     reference=lambda x, ids, query: _shares(x, ids, query),
     cases=tuple(_share_cases()),
     mistakes=(
@@ -476,6 +482,8 @@ def _deleted(x, ids, weights, unknown):
 
 
 remove_word = WriteFunction(
+    level=3,
+    trains="a change at the word of largest weight",
     reference=lambda x, ids, weights, unknown: _replace(x, _loudest(ids, weights), unknown),
     cases=tuple(_word_cases()),
     mistakes=(
@@ -642,6 +650,8 @@ def _last_word_left_out(x, ids):
 
 
 pooling_test = CatchFaults(
+    level=3,
+    trains="a test that sees padding let in",
     right={
         "mask, sum, divide": _mean,
         "sentence by sentence": _by_loops,

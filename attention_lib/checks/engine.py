@@ -2,7 +2,12 @@
 
 There are three kinds of exercise: `WriteFunction`, `PredictValue` and `CatchFaults`. Each has
 `hints` and `examine(candidate)`, which returns a `Report` on an answer that is no stub. None of
-them keeps any state.
+them keeps any state. For the list of all exercises each also has `level`, how much it asks for
+(1 one idea, 2 several steps, 3 also cases that one must think of), and `trains`, a few words.
+
+An answer may do what it likes: change its arguments, print, raise anything, return anything. One
+that replaces functions of Python, NumPy or PyTorch, or looks for the reference, can deceive the
+check; that harms nobody but its author. KeyboardInterrupt goes through: it stops a slow answer.
 """
 
 import inspect
@@ -11,61 +16,12 @@ from functools import cached_property
 
 import numpy as np
 
-from attention_lib.checks import values
+from attention_lib.checks import calls, values
+from attention_lib.checks.faults import CatchFaults
+from attention_lib.checks.report import NOT_A_FUNCTION, NOT_STARTED, Case, Mistake, Report
 
-
-@dataclass(frozen=True)
-class Report:
-    """What is said about an answer: a verdict, the text, and the mistake's name if it is known.
-
-    `arguments` holds the smallest input on which a function failed, by name.
-    """
-
-    verdict: str
-    text: str
-    mistake: str | None = None
-    arguments: dict | None = None
-
-
-class Case:
-    """One input of a function: a label for messages, and the arguments, some of them by name.
-
-    `extreme` marks one on which an answer may break down on top of another mistake, as for large
-    numbers.
-    """
-
-    def __init__(self, label, *arguments, extreme=False, **named):
-        self.label, self.arguments, self.named, self.extreme = label, arguments, named, extreme
-
-    def size(self):
-        """What cases are sorted by: ordinary ones by their number of numbers, then extreme ones."""
-        return self.extreme, values.count(self.arguments)
-
-
-class Mistake:
-    """A wrong answer that people give: its name, a sentence of help, and the answer itself.
-
-    Several answers may follow, where one idea leads to different numbers.
-    """
-
-    def __init__(self, name, help, *answers):
-        self.name, self.help, self.answers = name, help, answers
-
-    def report(self, *more):
-        """The report that names this mistake, with more lines below the help."""
-        text = "\n".join([f"a known mistake: {self.name}.", self.help, *more])
-        return Report("known mistake", text, self.name)
-
-
-NOT_STARTED = Report("not started", "not started yet. Fill it in, then run this cell again.")
-NEVER_CALLED = Report("never called", "the test never calls the function that it is given.")
-DIGITS = "It accepts another right version: last digits differ. Compare with a tolerance."
-ITS_FAULT = "It rejects all right versions. What it expects is the result of a fault: "
-OWN_NAN = "Your own expected numbers are NaN: your test computes inf / inf, inf - inf or 0 / 0."
-ALL_REJECTED = "It rejects every right version: what it demands is not true of them, or too exact."
-NO_ASSERTION = "it tells right from wrong, but not by an AssertionError, as assert raises it."
-MOST_PASS = "Most pass. Compare numbers, all of them, with a result that you know another way."
-NOT_A_FUNCTION = Report("type", "give check the function itself, without calling it.")
+# what a chapter declares its exercises with
+__all__ = ["Case", "CatchFaults", "Mistake", "PredictValue", "WriteFunction"]
 
 
 @dataclass(frozen=True)
@@ -80,11 +36,15 @@ class WriteFunction:
         tolerance: Relative and absolute; never finer than the dtypes of the results allow.
     """
 
+    kind = "write a function"
+
     reference: object
     cases: tuple
     mistakes: tuple
     hints: tuple
     tolerance: float = 1e-9
+    level: int = 0
+    trains: str = ""
 
     @cached_property
     def _ordered(self):
@@ -106,6 +66,7 @@ class WriteFunction:
         """The report on a function that the reader wrote."""
         if not callable(candidate):
             return NOT_A_FUNCTION
+        _ = self._right  # before the answer runs, so that nothing that it does can spoil it
         got = self._run(candidate)
         if values.is_unfinished(got[0].error, got[0].value):
             return NOT_STARTED
@@ -116,11 +77,16 @@ class WriteFunction:
         case = self._ordered[wrong[0]]
         given = dict(zip(self._names, case.arguments, strict=False)) | case.named
         lines = [report.text, *self._failure(case.label, given, got, wrong)]
-        lines += values.changes(self._names, got)
+        lines += calls.changes(self._names, got)
         return replace(report, text="\n".join(lines), arguments=given)
 
     def _run(self, function):
-        return [values.Outcome(function, *c.arguments, **c.named) for c in self._ordered]
+        outcomes = []
+        for case in self._ordered:
+            outcomes.append(calls.Outcome(function, *case.arguments, **case.named))
+            if isinstance(outcomes[-1].error, MemoryError):  # once is enough: it takes long
+                return outcomes[-1:] * len(self._ordered)
+        return outcomes
 
     def _wrong(self, got):
         """The numbers of the cases that are wrong: another result, or another kind of refusal."""
@@ -172,7 +138,7 @@ class WriteFunction:
             if verdict:
                 text = f"the numbers are right, the {verdict} is not. For the input "
                 return Report(verdict, f"{text}'{case.label}' {both}.")
-        if changes := values.changes(self._names, got):
+        if changes := calls.changes(self._names, got):
             return Report("argument changed", f"the result is right. {changes[0]}")
         text = f"correct. {len(got)} inputs tried, among them {self._labels(range(len(got)))}."
         return Report("correct", text)
@@ -201,15 +167,19 @@ class PredictValue:
         choices: The texts to choose from, if the answer is one of them.
     """
 
+    kind = "predict a value"
+
     answer: object
     mistakes: tuple
     hints: tuple
     tolerance: float = 5e-3
     choices: tuple = ()
+    level: int = 0
+    trains: str = ""
 
     def examine(self, candidate):
         """The report on a value that the reader predicted."""
-        right = self.answer()
+        right, candidate = self.answer(), values.plain(candidate)
         mine, expected = values.kind(candidate), values.kind(right)
         if mine != expected:
             return Report("type", f"the answer must be {expected}; this is {mine}.")
@@ -226,78 +196,3 @@ class PredictValue:
         if isinstance(other, str):
             return one == other
         return values.same(values.as_arrays(one), values.as_arrays(other), self.tolerance)
-
-
-@dataclass(frozen=True)
-class CatchFaults:
-    """The reader writes a test: it must raise for every fault and for no right implementation.
-
-    Args:
-        right: Right implementations by name, written in different ways.
-        faults: Faulty implementations as `Mistake`s: name, help, one implementation.
-        mistakes: Tests that are too weak. What a test catches and lets through names its mistake;
-            a fault that only some of a mistake's answers catch does not count.
-        nearly: Nearly right versions as `Mistake`s. A test that rejects all right versions and
-            accepts one of these gets its help.
-        hints: From a nudge to nearly the solution.
-    """
-
-    right: dict
-    faults: tuple
-    mistakes: tuple
-    hints: tuple
-    nearly: tuple = ()
-
-    def examine(self, candidate):
-        """The report on a test that the reader wrote."""
-        if not callable(candidate):
-            return NOT_A_FUNCTION
-        right, faulty, called = self._try(candidate)
-        if values.is_unfinished(right[0]):
-            return NOT_STARTED
-        if not called and not right[0]:
-            return NEVER_CALLED
-        missed = [f for f, error in zip(self.faults, faulty, strict=True) if error is None]
-        if any(right):
-            return self._rejects_right(candidate, right, missed)
-        silent = not any(isinstance(error, AssertionError) for error in faulty)
-        if missed:
-            return self._too_weak(candidate, faulty, missed, silent)
-        if silent:
-            return Report("another error", NO_ASSERTION)
-        text = f"correct. It accepts {len(self.right)} right versions, each with its own rounding, "
-        names = ", ".join(fault.name for fault in self.faults)
-        return Report("correct", f"{text}and catches: {names}.")
-
-    def _try(self, test):
-        """The error or None for each right version, for each faulty one; was any called?"""
-        faulty = (fault.answers[0] for fault in self.faults)
-        watched = [values.Watched(version) for version in (*self.right.values(), *faulty)]
-        errors = [values.Outcome(test, version).error for version in watched]
-        count = len(self.right)
-        return errors[:count], errors[count:], any(version.called for version in watched)
-
-    def _rejects_right(self, candidate, errors, missed):
-        name, error = next(pair for pair in zip(self.right, errors, strict=True) if pair[1])
-        said = f"with a right version, '{name}': {values.show_error(error, candidate)}"
-        if not isinstance(error, AssertionError):
-            return Report("exception", f"the test itself fails {said}")
-        advice = f"{ITS_FAULT}{missed[0].name}." if len(missed) == 1 else ALL_REJECTED
-        near = [n for n in self.nearly if not values.Outcome(candidate, n.answers[0]).error]
-        advice = near[0].help if near else advice
-        advice = OWN_NAN if values.Outcome(candidate, self.right[name]).made_nan else advice
-        advice = DIGITS if None in errors else advice
-        return Report("rejects a right one", f"the test fails {said}\n{advice}")
-
-    def _too_weak(self, candidate, errors, missed, silent):
-        if idle := values.idle_assert(candidate, silent):
-            return Report(*idle)
-        through = f"It lets through {len(missed)} of {len(self.faults)} faults: "
-        through += ", ".join(fault.name for fault in missed) + "."
-        caught = [error is not None for error in errors]
-        for mistake in self.mistakes:
-            runs = [[error is not None for error in self._try(t)[1]] for t in mistake.answers]
-            if all(c in seen for c, seen in zip(caught, zip(*runs, strict=True), strict=True)):
-                return mistake.report(through)
-        advice = MOST_PASS if 2 * len(missed) > len(self.faults) else missed[0].help
-        return Report("lets a fault through", f"the test is too weak.\n{through}\n{advice}")

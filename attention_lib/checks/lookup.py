@@ -13,6 +13,8 @@ TIE_KEYS = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
 TIE_VALUES = np.array([10.0, 20.0, 90.0])
 
 tie = PredictValue(
+    level=1,
+    trains="softmax when two keys tie and the temperature falls",
     answer=lambda: float(soft_lookup(TIE_QUERY, TIE_KEYS, TIE_VALUES, temperature=1e-6)),
     mistakes=(
         Mistake(
@@ -220,6 +222,8 @@ NO_EXPONENTIAL = Mistake(
 )
 
 my_softmax = WriteFunction(
+    level=2,
+    trains="a stable softmax over the last axis",
     reference=lambda scores: softmax(scores),
     cases=tuple(_softmax_cases()),
     mistakes=(
@@ -411,6 +415,8 @@ def _lookup(weights, score=_dot):
 LEAST = 1, 0.1, 0.05, 0.02, 0.01, 0.001, 1e-4
 
 my_soft_lookup = WriteFunction(
+    level=2,
+    trains="scores, weights and output in NumPy",
     reference=lambda query, keys, values, temperature=1.0: soft_lookup(
         query, keys, values, temperature
     ),
@@ -623,6 +629,8 @@ def _search_from(start):
 LOW = 1, 0.1, 0.01, 0.001, 1e-4, 1e-5, 1e-6  # temperatures
 
 nearest = WriteFunction(
+    level=1,
+    trains="which axis holds queries and which holds keys",
     reference=lambda query, keys, values: nearest_lookup(query, keys, values),
     cases=tuple(_nearest_cases()),
     mistakes=(
@@ -841,6 +849,8 @@ def _test_itself(*inputs):
 
 
 softmax_test = CatchFaults(
+    level=3,
+    trains="a test that tells softmax from what resembles it",
     right={
         "the library's": _takes_lists(softmax),
         "the formula as it stands": _takes_lists(_formula),

@@ -26,6 +26,8 @@ def _pairs(allowed, samples=LENGTHS):
 
 
 visible_pairs = PredictValue(
+    level=1,
+    trains="a causal and a padding mask together",
     answer=_visible_pairs,
     mistakes=(
         Mistake(
@@ -117,6 +119,8 @@ BATCHES = {
 }  # fmt: skip
 
 batch_mask = WriteFunction(
+    level=2,
+    trains="masks for sentences of different lengths",
     reference=lambda lengths, size: _batch_mask(lengths, size),
     cases=tuple(Case(label, np.array(n), size) for label, (n, size) in BATCHES.items()),
     mistakes=(
@@ -239,6 +243,8 @@ def _blocked_cases():
 
 
 one_mask = WriteFunction(
+    level=2,
+    trains="PyTorch's two masks in this book's one",
     reference=lambda attn_mask, key_padding_mask: _one_mask(attn_mask, key_padding_mask),
     cases=tuple(_blocked_cases()),
     mistakes=(
@@ -342,6 +348,8 @@ NEW_AND_ALL = {
 }  # fmt: skip
 
 decoding_mask = WriteFunction(
+    level=2,
+    trains="a causal mask with fewer queries than keys",
     reference=lambda length, keys: _decoding_mask(length, keys),
     cases=tuple(Case(label, *sizes) for label, sizes in NEW_AND_ALL.items()),
     mistakes=(
@@ -505,6 +513,8 @@ def _score_cases():
 
 
 masked_softmax = WriteFunction(
+    level=3,
+    trains="rows that may attend to nothing",
     reference=lambda scores, mask: _masked_softmax(scores, mask),
     cases=tuple(_score_cases()),
     mistakes=(
@@ -705,6 +715,8 @@ def _equal_words(attention):
 CHANGE = "Change the words after a place, and compare all outputs before it."
 
 leak_test = CatchFaults(
+    level=3,
+    trains="a test that sees a glimpse of the future",
     right={
         "a filled triangle": _causal,
         "the library's": _by_library,

@@ -23,6 +23,8 @@ def _rows_of_head_1():
 
 
 head_parameters = PredictValue(
+    level=1,
+    trains="counting the parameters of one head",
     answer=_rows_of_head_1,
     mistakes=(
         Mistake(
@@ -140,6 +142,8 @@ def _cut_after_transpose(x, num_heads):
 
 
 split_fault = WriteFunction(
+    level=1,
+    trains="reshape against transpose",
     reference=lambda x, num_heads: _split(x, num_heads),
     cases=tuple(_split_cases()),
     mistakes=(
@@ -240,6 +244,8 @@ def _from(*order, shape):
 
 
 merge = WriteFunction(
+    level=2,
+    trains="joining heads in the right order",
     reference=lambda x: _merge(x),
     cases=tuple(_merge_cases()),
     mistakes=(
@@ -398,6 +404,8 @@ def _not_transposed(x, h, w, wo, b, bo):
 
 
 multi_head = WriteFunction(
+    level=3,
+    trains="several heads from packed parameters",
     reference=lambda inputs, num_heads, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias: (  # noqa: E501
         numpy_multi_head_attention(
             inputs, num_heads, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias
@@ -603,6 +611,8 @@ def _way_back(split):
 
 
 split_test = CatchFaults(
+    level=2,
+    trains="a test that sees the order of numbers, not only the shape",
     right={
         "reshape and swapaxes": _of_arrays(_split),
         "slices, stacked": _by_slices,

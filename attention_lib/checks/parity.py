@@ -21,6 +21,8 @@ def _value_rows():
 
 
 value_rows = PredictValue(
+    level=1,
+    trains="where PyTorch packs each head's rows",
     answer=_value_rows,
     mistakes=(
         Mistake(
@@ -95,6 +97,8 @@ def _interleaved(array):
 
 
 unpack = WriteFunction(
+    level=2,
+    trains="queries, keys and values from packed parameters",
     reference=lambda x, in_proj_weight, in_proj_bias: _unpack(x, in_proj_weight, in_proj_bias),
     cases=tuple(_packed_cases()),
     mistakes=(
@@ -206,6 +210,8 @@ def _step_cases():
 
 
 differences = WriteFunction(
+    level=2,
+    trains="a gradient by finite differences",
     reference=lambda scores, step: _moved(scores, step),
     cases=tuple(_step_cases()),
     mistakes=(
@@ -296,6 +302,8 @@ def _weights_and_slopes():
 
 
 softmax_backward = WriteFunction(
+    level=2,
+    trains="the backward pass of the softmax",
     reference=lambda weights, cotangent: _backward(weights, cotangent),
     cases=tuple(_weights_and_slopes()),
     mistakes=(
@@ -482,6 +490,8 @@ MAKE_RANDOM = "Draw the biases at random; a new module of PyTorch has zeros ther
 MORE_HEADS = "Use more than one head, and several words: with one word every weight is 1."
 
 parity_test = CatchFaults(
+    level=3,
+    trains="a test for a claim of equal numbers",
     right={
         "the library's": _attention,
         "PyTorch's": _pytorch,
@@ -602,6 +612,8 @@ def _exists(gradient):
 RANDOM = "Use random scores and a random cotangent."
 
 gradient_test = CatchFaults(
+    level=3,
+    trains="a gradient check that can fail",
     right={
         "weights times what is left": _gradient,
         "PyTorch's": _gradient_by_torch,

@@ -19,6 +19,8 @@ def _table_weight():
 
 
 table_weight = PredictValue(
+    level=1,
+    trains="a lead in score as a share of the weight",
     answer=_table_weight,
     tolerance=3e-4,
     mistakes=(
@@ -122,6 +124,8 @@ def _matrices():
 
 
 key_scores = WriteFunction(
+    level=2,
+    trains="what trained weights compute, read without the data",
     reference=lambda embedding, w_q, w_k: _scores(embedding, w_q, w_k),
     cases=tuple(_matrices()),
     mistakes=(
@@ -233,6 +237,8 @@ def _reverse_cases():
 
 
 reverse = WriteFunction(
+    level=2,
+    trains="weights made by hand from positions",
     reference=lambda length, temperature: _reverse(length, temperature),
     cases=tuple(_reverse_cases()),
     mistakes=(
@@ -356,6 +362,8 @@ def _number_cases():
 
 
 sort = WriteFunction(
+    level=3,
+    trains="weights made by hand from contents",
     reference=lambda numbers, temperature: _sort(numbers, temperature),
     cases=tuple(_number_cases()),
     mistakes=(
@@ -546,6 +554,8 @@ def _is_square(mark):
 
 
 induction_test = CatchFaults(
+    level=3,
+    trains="a test for a rule about earlier tokens",
     right={
         "loops": _marked,
         "arrays": _by_arrays,

@@ -19,6 +19,8 @@ def _spread():
 
 
 spread = PredictValue(
+    level=1,
+    trains="the variance of a dot product",
     answer=_spread,
     mistakes=(
         Mistake(
@@ -100,6 +102,8 @@ def _scaled(rule):
 
 
 scale_fault = WriteFunction(
+    level=1,
+    trains="which width the divisor is the root of",
     reference=lambda query, key: _scores(query, key),
     cases=tuple(_score_cases()),
     mistakes=(
@@ -200,6 +204,8 @@ def _product_cases():
 
 
 product_variance = WriteFunction(
+    level=2,
+    trains="the variance of a product from means and variances",
     reference=lambda mean_a, var_a, mean_b, var_b: _product_variance(mean_a, var_a, mean_b, var_b),
     cases=tuple(_product_cases()),
     mistakes=(
@@ -280,6 +286,8 @@ def _weight_cases():
 
 
 jacobian = WriteFunction(
+    level=2,
+    trains="the slope of the softmax as a matrix",
     reference=lambda weights: _jacobian(weights),
     cases=tuple(_weight_cases()),
     mistakes=(
@@ -410,6 +418,8 @@ def _compare_with_itself(weights):
 
 
 scale_test = CatchFaults(
+    level=3,
+    trains="a test that tells one divisor from another",
     right={
         "in NumPy": _weights,
         "with einsum, queries divided first": _weights_by_einsum,

@@ -22,6 +22,8 @@ def _output_shape():
 
 
 shapes = PredictValue(
+    level=1,
+    trains="the shape of one head's output",
     answer=_output_shape,
     mistakes=(
         Mistake(
@@ -131,6 +133,8 @@ def _row_cases():
 
 
 row_output = WriteFunction(
+    level=1,
+    trains="which side of a product holds the weights",
     reference=lambda weights, values: weights @ values,
     cases=tuple(_row_cases()),
     mistakes=(
@@ -310,6 +314,8 @@ def _equal(scores):
 
 
 self_attention = WriteFunction(
+    level=2,
+    trains="projections, scores, weights and output in NumPy",
     reference=lambda inputs, w_q, w_k, w_v: _head(inputs, w_q, w_k, w_v),
     cases=tuple(_sentences()),
     mistakes=(
@@ -599,6 +605,8 @@ def _one_bias(inputs, w, w_out, b, b_out, *, block):
 ORDERS = [order for order in permutations(range(3)) if order != (0, 1, 2)]
 
 packed_fault = WriteFunction(
+    level=3,
+    trains="packed weights, biases and the divisor as in PyTorch",
     reference=lambda inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias: (
         numpy_attention(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
     ),
@@ -873,6 +881,8 @@ def _constant_values(query, key, value):
 
 
 attention_test = CatchFaults(
+    level=3,
+    trains="a test for attention from a result known otherwise",
     right={
         "in NumPy": _attend,
         "PyTorch's": _attend_by_torch,

@@ -1,13 +1,13 @@
-"""What an answer does, what it returns, and how a message shows it. The engine alone uses this."""
+"""What an answer returns, and how a message shows it. The engine alone uses this."""
 
 import ast
 import dis
 import inspect
 import textwrap
 import traceback
-import warnings
-from copy import deepcopy
-from itertools import zip_longest
+from contextlib import suppress
+from decimal import Decimal
+from numbers import Real
 
 import numpy as np
 
@@ -15,74 +15,6 @@ import numpy as np
 _ROUNDING = {"float32": 2.5e-6, "float16": 4e-3, "bfloat16": 3e-2}
 _FLOATS = ("bfloat16", "float16", "float32", "float64", "float128")  # from coarse to fine
 _SHOWN = 48  # numbers of one input that a message prints
-
-
-class Outcome:
-    """What one call did: the value or the error, and which arguments it changed.
-
-    `made_nan` says that NumPy warned of an inf / inf or 0 / 0 on the way.
-    """
-
-    def __init__(self, function, *arguments, **named):
-        given = deepcopy(arguments)
-        self.value = self.error = None
-        try:
-            with (
-                warnings.catch_warnings(record=True) as caught,
-                np.errstate(all="ignore", invalid="warn"),
-            ):
-                warnings.simplefilter("always")
-                self.value = function(*given, **named)
-        except Exception as error:
-            self.error = error
-        self.made_nan = any("invalid value" in str(warning.message) for warning in caught)
-        self.arrays = as_arrays(self.value)
-        self.coarse = max(_ROUNDING.get(_dtype(x), 0) for x in (*arguments, *parts(self.value), 0))
-        pairs = zip(map(as_arrays, arguments), map(as_arrays, given), strict=True)
-        self.changed = [old is not None and not same(old, new, 0) for old, new in pairs]
-
-    def broken(self):
-        """Is there an error, NaN or infinity?"""
-        finite = all(np.isfinite(array).all() for array in self.arrays or ())
-        return self.error is not None or not finite
-
-    def overflowed(self):
-        """Is it broken, or nothing but zeros, as 1 / inf gives?"""
-        return self.broken() or not any(array.any() for array in self.arrays or ())
-
-    def agrees(self, other, tolerance):
-        """Is it the same result? Breaking down in any way is one result."""
-        if self.error is not None or other.error is not None:
-            return self.broken() and other.broken()
-        return same(self.arrays, other.arrays, max(tolerance, self.coarse, other.coarse))
-
-    def refuses_like(self, right):
-        """Is there the right kind of error, if there must be one?"""
-        return right.error is None or isinstance(self.error, type(right.error))
-
-
-class Watched:
-    """An implementation that knows whether it was called."""
-
-    def __init__(self, implementation):
-        self.implementation, self.called = implementation, False
-
-    def __call__(self, *args, **kwargs):
-        self.called = True
-        return self.implementation(*args, **kwargs)
-
-    def __deepcopy__(self, memo):
-        return self
-
-
-def changes(names, outcomes):
-    """A list of one sentence about the arguments that calls have changed, or of none."""
-    ever = [any(changed) for changed in zip_longest(*(o.changed for o in outcomes))]
-    changed = " and ".join(name for name, c in zip(names, ever, strict=False) if c)
-    if not changed:
-        return []
-    text = f"It changes its argument {changed}: whoever calls it loses the numbers. "
-    return [text + "Work on a new array (x = x - 1 makes one, x -= 1 does not)."]
 
 
 def is_stub(candidate):
@@ -100,6 +32,12 @@ def is_stub(candidate):
 def is_unfinished(error, value=None):
     """Did a call end at a place that the reader has still to fill in?"""
     return value is ... or isinstance(error, NotImplementedError) or "ellipsis" in str(error)
+
+
+def is_lazy(function):
+    """Is it a generator or a coroutine, which a call only prepares?"""
+    function = inspect.unwrap(function)
+    return inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
 
 
 def has_assert(function):
@@ -127,14 +65,22 @@ def idle_assert(function, silent):
         )
     if silent and tests and all(isinstance(test, ast.Constant) for test in tests):
         return "always true", "the test asserts a constant, which says nothing about the function."
-    names = " ".join(str(getattr(node, "id", getattr(node, "attr", ""))) for node in nodes)
     raises = any(isinstance(node, ast.Assert | ast.Raise) for node in nodes)
-    if silent and nodes and not raises and "assert" not in names:
+    if silent and nodes and not raises and not any(_asserts(node, function) for node in nodes):
         return "no assert", (
             "the test catches nothing: there is no assert in it. A comparison that is only "
             "computed, printed or returned stops nobody."
         )
     return None
+
+
+def _asserts(node, function):
+    """Does a name in a test's source stand for something that asserts, whatever it is called?"""
+    name = getattr(node, "id", getattr(node, "attr", ""))
+    used = getattr(inspect.unwrap(function), "__globals__", {}).get(name)
+    return "assert" in f"{name} {getattr(used, '__name__', '')}" or (
+        inspect.isfunction(used) and has_assert(used)
+    )
 
 
 def parts(value):
@@ -148,9 +94,21 @@ def as_array(value):
         value = value.detach().cpu().double().numpy()
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError):
+    except Exception:  # whatever an object of the reader's own does when it is asked for numbers
         return None
     return array.astype(np.float64) if array.dtype.kind in "biuf" else None
+
+
+def plain(value):
+    """A number of any type as a Python number, also within a tuple; anything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    if (_is_tensor(value) or isinstance(value, np.ndarray)) and value.shape == ():
+        return value.item()
+    if isinstance(value, Real | Decimal) and not isinstance(value, int | float | np.number):
+        with suppress(OverflowError):  # a Fraction may be larger than any float
+            return float(value)
+    return value
 
 
 def as_arrays(value):
@@ -183,6 +141,11 @@ def misfit(mine, right):
             names = [name for name in fine[:2] if name != "float128"]
             return "dtype", f"expected {' or '.join(names)}, got {got}"
     return None, ""
+
+
+def rounding(value):
+    """What a few roundings change in a number of about 1 of this dtype."""
+    return _ROUNDING.get(_dtype(value), 0)
 
 
 def kind(value):

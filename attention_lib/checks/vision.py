@@ -13,6 +13,8 @@ ROWS, COLUMNS = HEIGHT // SIDE, WIDTH // SIDE
 FEATURES = CHANNELS * SIDE**2
 
 patch_tokens = PredictValue(
+    level=1,
+    trains="counting patches and their numbers",
     answer=lambda: (1 + ROWS * COLUMNS, FEATURES),
     mistakes=(
         Mistake(
@@ -167,6 +169,8 @@ def _squares_kept(images, side):
 
 
 patch_fault = WriteFunction(
+    level=2,
+    trains="cutting an image with reshape and transpose",
     reference=lambda images, patch_size: _patchify(images, patch_size),
     cases=(
         *(
@@ -353,6 +357,8 @@ def _largest_of_all(images, weights, side, count):
 
 
 erase = WriteFunction(
+    level=3,
+    trains="from the number of a patch to its pixels",
     reference=lambda images, weights, patch_size, count: _erase(images, weights, patch_size, count),
     cases=tuple(_maps()),
     mistakes=(
@@ -543,6 +549,8 @@ def _weights(rng, *shape):
 
 
 roll_out = WriteFunction(
+    level=2,
+    trains="attention over several layers, multiplied",
     reference=lambda weights: _roll(weights).astype(weights.dtype),
     cases=tuple(_layer_cases()),
     mistakes=(
@@ -726,6 +734,8 @@ def _weak(batch, look=lambda patches: patches, grids=((2, 3), (3, 2), (2, 2))):
 ALL = slice(None)
 
 patch_test = CatchFaults(
+    level=2,
+    trains="a test that sees where each pixel goes",
     right={
         "reshape and transpose": _of_arrays(_patchify),
         "slices, stacked": _by_slices,

@@ -1,0 +1,126 @@
+"""One call of an answer: what it did, and how nothing of it stays behind. The engine uses this."""
+
+import io
+import random
+import sys
+import warnings
+from contextlib import contextmanager
+from copy import deepcopy
+from itertools import zip_longest
+
+import numpy as np
+
+from attention_lib.checks.values import as_arrays, parts, rounding, same
+
+
+class Sink(io.TextIOBase):
+    """Takes whatever is printed and keeps one thing of it: whether there was anything."""
+
+    printed = False
+
+    def write(self, text):
+        """Forget the text: an answer that prints megabytes must not fill the memory."""
+        self.printed = self.printed or bool(text)
+        return len(text)
+
+
+@contextmanager
+def settings_kept():
+    """Put back what an answer may change for all that runs later in the same process.
+
+    These are the states of the random numbers, and PyTorch's default dtype and gradient mode if
+    PyTorch is loaded. An answer that replaces functions of NumPy or PyTorch is left alone.
+    """
+    torch, ours = sys.modules.get("torch"), random.getstate()
+    numpys = np.random.get_state()  # noqa: NPY002
+    if torch:
+        state, dtype = torch.get_rng_state(), torch.get_default_dtype()
+        gradients = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(numpys)  # noqa: NPY002
+        if torch:
+            torch.set_rng_state(state)
+            torch.set_default_dtype(dtype)
+            torch.set_grad_enabled(gradients)
+
+
+class Outcome:
+    """What one call did: the value or the error, and which arguments it changed.
+
+    `made_nan` says that NumPy warned of an inf / inf or 0 / 0 on the way.
+    """
+
+    def __init__(self, function, *arguments, **named):
+        given, given_named = deepcopy((arguments, named))
+        self.value = self.error = None
+        try:
+            with (
+                settings_kept(),
+                warnings.catch_warnings(record=True) as caught,
+                np.errstate(all="ignore", invalid="warn"),
+            ):
+                warnings.simplefilter("always")
+                self.value = function(*given, **given_named)
+        except KeyboardInterrupt:  # the reader stops a slow answer: that is no result of it
+            raise
+        except BaseException as error:  # sys.exit() and pytest.fail() are no Exceptions
+            self.error = error
+        self.made_nan = any("invalid value" in str(warning.message) for warning in caught)
+        self.arrays = as_arrays(self.value)
+        self.coarse = max(map(rounding, (*arguments, *parts(self.value), 0)))
+        pairs = zip(map(as_arrays, arguments), map(as_arrays, given), strict=True)
+        self.changed = [old is not None and not same(old, new, 0) for old, new in pairs]
+
+    def broken(self):
+        """Is there an error, NaN or infinity?"""
+        finite = all(np.isfinite(array).all() for array in self.arrays or ())
+        return self.error is not None or not finite
+
+    def overflowed(self):
+        """Is it broken, or nothing but zeros, as 1 / inf gives?"""
+        return self.broken() or not any(array.any() for array in self.arrays or ())
+
+    def agrees(self, other, tolerance):
+        """Is it the same result? Breaking down in any way is one result."""
+        if self.error is not None or other.error is not None:
+            return self.broken() and other.broken()
+        return same(self.arrays, other.arrays, max(tolerance, self.coarse, other.coarse))
+
+    def refuses_like(self, right):
+        """Is there the right kind of error, if there must be one?"""
+        return right.error is None or isinstance(self.error, type(right.error))
+
+
+class Watched:
+    """An implementation that knows whether it was used: called, or asked for a method."""
+
+    def __init__(self, implementation):
+        # a copy: a test may call eval() on a layer, and the next test gets it as it was
+        self.implementation, self.called = deepcopy(implementation), False
+
+    def __getattr__(self, name):
+        if name.startswith("__") or "implementation" not in vars(self):
+            raise AttributeError(name)
+        value = getattr(self.implementation, name)
+        self.called = True
+        return value
+
+    def __call__(self, *args, **kwargs):
+        self.called = True
+        return self.implementation(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def changes(names, outcomes):
+    """A list of one sentence about the arguments that calls have changed, or of none."""
+    ever = [any(changed) for changed in zip_longest(*(o.changed for o in outcomes))]
+    changed = " and ".join(name for name, c in zip(names, ever, strict=False) if c)
+    if not changed:
+        return []
+    text = f"It changes its argument {changed}: whoever calls it loses the numbers. "
+    return [text + "Work on a new array (x = x - 1 makes one, x -= 1 does not)."]
