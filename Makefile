@@ -20,14 +20,17 @@ export MKL_NUM_THREADS = 1
 # A progress bar is for a person.
 test: export TQDM_DISABLE = 1
 
-.PHONY: help book kernels test site-test lint lab clean
+.PHONY: help book kernels test browser colab download pdf lint lab clean
 
 help:
 	@echo 'make book       build the book; prints where it is'
 	@echo 'make test       run the tests of the library, the notebooks and the exercises'
 	@echo 'make kernels    install Triton (Linux, 1 GB), so that make test tests the GPU kernels too'
 	@echo 'make lab        open the chapters in JupyterLab'
-	@echo 'make site-test  build the book and read it with a browser (needs Chromium)'
+	@echo 'make browser    build the book and read it with a browser (needs Chromium)'
+	@echo 'make colab      run every chapter in a copy of the environment of Colab'
+	@echo 'make download   pack the book, the chapters and the library into one zip'
+	@echo 'make pdf        write the book as one PDF (needs XeLaTeX, xindy and Noto Sans CJK)'
 	@echo 'make lint       check the format and the style of all code'
 	@echo 'make clean      remove the environment and everything that was built'
 
@@ -40,7 +43,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@touch $@
 
 kernels: $(INSTALLED)
-	$(BIN)/python -m pip install $(PIP_ARGS) -r requirements-tiling.txt
+	$(BIN)/python -m pip install $(PIP_ARGS) -r requirements-kernels.txt
 
 # --all: a page that was built with a warning before must not pass unread.
 book: $(INSTALLED)
@@ -50,17 +53,31 @@ book: $(INSTALLED)
 # 1. everything but the site, the examples in docstrings and on the front page included
 # 2. the library's tests against planted faults, dealt out one by one, since they take long
 # 3. the library once more, with the shapes in its signatures enforced on every call
-# 4. every chapter run again and compared with its stored outputs
+# 4. every chapter run again and compared with its stored outputs; the page on checking reads
+#    from the report how long each took
 test: $(INSTALLED)
-	$(PYTEST) $(PARALLEL) -m 'not site' --doctest-modules --doctest-glob=index.md \
+	$(PYTEST) $(PARALLEL) -m 'not site and not colab' --doctest-modules --doctest-glob=index.md \
 		--ignore=tests/test_planted_faults.py tests attention_lib chapters/index.md
 	$(PYTEST) -n 2 tests/test_planted_faults.py
 	$(PYTEST) --jaxtyping-packages=attention_lib,beartype.beartype \
 		-m 'not refusal and not site' $(LIBRARY_TESTS)
-	$(PYTEST) $(PARALLEL) --nbval --nbval-sanitize-with tests/sanitize.cfg chapters
+	$(PYTEST) $(PARALLEL) --nbval --nbval-sanitize-with tests/sanitize.cfg \
+		--junitxml=_build/chapters.xml chapters
 
-site-test: book
+browser: book
 	$(PYTEST) -m site tests
+
+colab: $(INSTALLED)
+	$(PYTEST) tests/test_colab.py
+
+download: book
+	$(BIN)/python tools/download.py
+
+# A font without a character, or a box that is too full, must not stop it to ask.
+pdf: export LATEXOPTS = -interaction=nonstopmode
+pdf: $(INSTALLED)
+	$(BIN)/jupyter-book build . --builder pdflatex --all -W -n --keep-going
+	@echo 'The book: $(CURDIR)/_build/latex/attention-course.pdf'
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,20 +1,20 @@
 """What the book needs from Sphinx and its theme does not give: one function for each repair."""
 
-import json
+import os
 import re
 import shutil
 from importlib.metadata import distribution
 from pathlib import Path
+from urllib.parse import unquote
 
 from sphinx.ext import intersphinx
+from sphinx.util.images import get_image_size
 
 UNPUBLISHED = "/-not-published-/"
 COLAB = "https://colab.research.google.com/"
 # The part of MathJax that the pages use: the program and its fonts, 1.6 of 18 MB.
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2")
-COLUMNS = ("chapter", "cells", "outputs", "figures", "exercises")
-# An exercise is named where its answer is handed in: `check("softmax", my_softmax)`.
-CHECK = re.compile(r'check\("(\w+)"')
+IMAGE = re.compile(r'<img [^>]*src="[./]*_images/(?P<name>[^"]+)"')
 
 
 def remove_dead_buttons(app, config):
@@ -73,24 +73,31 @@ def copy_mathjax(app, exception):
     shutil.copytree(source / MATHJAX[1], target / MATHJAX[1], dirs_exist_ok=True)
 
 
-def count_what_is_checked(app, config):
-    """Give the page "How this book is checked" its table, counted in the notebooks themselves."""
-    rows = [f"| {' | '.join(COLUMNS)} |", "|---|--:|--:|--:|--:|"]
-    for path in sorted(Path(app.srcdir, "chapters").glob("[0-9]*.ipynb")):
-        counts = " | ".join(str(count) for count in count_notebook(path))
-        rows.append(f"| [](/chapters/{path.name}) | {counts} |")
-    config.myst_substitutions["what_is_checked"] = "\n".join(rows)
+def give_images_their_size(app, pagename, templatename, context, doctree):
+    """State the size of every image, so that no text moves when one arrives.
+
+    Docutils would write it into the style, where it keeps a wide image from shrinking on a phone.
+    """
+    sources = {name: Path(app.srcdir, uri) for uri, name in app.builder.images.items()}
+
+    def sized(match):
+        size = get_image_size(sources.get(unquote(match["name"]), ""))
+        return match[0].replace("<img ", '<img width="{}" height="{}" '.format(*size))
+
+    if doctree:
+        context["body"] = IMAGE.sub(sized, context["body"])
 
 
-def count_notebook(path):
-    """How many code cells, outputs compared, figures and exercises a notebook holds."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    timed = [cell for cell in code if "nbval-ignore-output" in cell["metadata"].get("tags", [])]
-    figures = [o for cell in code for o in cell["outputs"] if "image/png" in o.get("data", {})]
-    compared = sum(len(cell["outputs"]) for cell in code if cell not in timed) - len(figures)
-    names = {name for cell in code for name in CHECK.findall("".join(cell["source"]))}
-    return len(code), compared, len(figures), len(names)
+def tell_the_address(app, config):
+    """Link previews and the site map need the address of the site, which publishing knows."""
+    config.project = config.html_title  # Jupyter Book leaves "Project name not set"
+    address = os.environ.get("BOOK_URL", "")
+    config.html_baseurl = config.ogp_site_url = address and f"{address}/"
+    # The card takes no SVG, which the logo is.
+    config.ogp_social_cards = {"enable": bool(address), "image": "_static/lookups.png"}
+    if address:
+        link = f'<a href="{address}/attention-course.zip">Download it all</a>, to read offline.'
+        config.html_theme_options["extra_footer"] += f" {link}"
 
 
 def link_array_types(app, env, node, contnode):
@@ -106,11 +113,15 @@ def setup(app):
     """Connect the repairs."""
     app.config.mathjax_path = "mathjax/tex-mml-chtml.js"
     app.connect("config-inited", remove_dead_buttons)
-    app.connect("config-inited", count_what_is_checked)
+    app.connect("config-inited", tell_the_address)
     app.connect("missing-reference", link_array_types)
     # 501 is where the theme adds its buttons; both must come later
     app.connect("html-page-context", send_colab_to_its_branch, priority=900)
     app.connect("html-page-context", drop_repeated_scripts, priority=900)
     app.connect("html-page-context", drop_unused_mathjax, priority=900)
+    app.connect("html-page-context", give_images_their_size)
     app.connect("build-finished", copy_mathjax)
+    if os.environ.get("BOOK_URL"):
+        app.setup_extension("sphinx_sitemap")  # without an address it would warn
+        app.config.sitemap_url_scheme = "{link}"
     return {"parallel_read_safe": True, "parallel_write_safe": True}

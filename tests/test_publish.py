@@ -1,5 +1,6 @@
 """The publishing step: what it refuses, what it writes, and that the site it builds leads right."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 import yaml
-from repository import ROOT, clone_of_working_tree, commit_all, files, git
+from repository import NOBODY, ROOT, clone_of_working_tree, commit_all, files, git
 
 from tools import publish
 
@@ -190,13 +191,96 @@ def test_command_says_in_one_sentence_what_to_put_right(repository):
     assert result.stderr.count("\n") == 1
 
 
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text(encoding="utf-8"))
+STEPS = {step.get("name"): step for step in WORKFLOW["jobs"]["make"]["steps"]}
+FORK = {
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "Somebody/their-fork",
+    "BOOK_URL": "https://somebody.github.io/their-fork",
+}
+
+
+def run_step(name, folder, **variables):
+    """Run a step of the workflow *Publish* as GitHub would in a fork."""
+    step = STEPS[name]
+    subprocess.run(
+        ["bash", "-e", "-c", step["run"]],
+        cwd=folder / step.get("working-directory", ""),
+        env=os.environ | NOBODY | FORK | variables,
+        check=True,
+    )
+
+
+def write_script(path, text):
+    """A program that bash runs."""
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
+def source(tmp_path_factory):
+    """A clone of the working tree, in which the workflow's own step has made both forms."""
+    folder = tmp_path_factory.mktemp("source")
+    commit = clone_of_working_tree(folder)
+    write_script(folder / ".venv" / "bin" / "python", f'exec "{sys.executable}" "$@"')
+    run_step("Make the copies for Colab and the site", folder, GITHUB_SHA=commit)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def published(source):
     """Colab copies and site of the working tree, published under a made-up address."""
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("published")
-    clone_of_working_tree(source)
-    publish.publish("https://github.com/Somebody/their-fork.git", output, root=source)
-    return output
+    return source / "_build" / "publish"
+
+
+@pytest.mark.site
+def test_workflow_replaces_the_branch_of_the_copies_and_nothing_else(source, published, tmp_path):
+    bare = tmp_path / "bare"
+    git("clone", "--quiet", "--bare", str(source), str(bare), folder=tmp_path)
+    git("branch", "colab", "main", folder=bare)  # what an earlier publication left
+    settings = tmp_path / "gitconfig"
+    settings.write_text(
+        f'[url "{bare.as_uri()}"]\n    insteadOf = https://github.com/Somebody/their-fork\n'
+    )
+    write_script(tmp_path / "bin" / "gh", "exit 0")
+    run_step(
+        "Replace the branch colab",
+        source,
+        GITHUB_SHA=COMMIT,
+        GIT_CONFIG_GLOBAL=str(settings),
+        PATH=f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    )
+    names = git("ls-tree", "-r", "--name-only", "colab", folder=bare).splitlines()
+    assert names == ["README.md", *(f"chapters/{path.name}" for path in CHAPTERS)]
+    head = git("rev-parse", "HEAD", folder=source)
+    assert git("rev-parse", "main", folder=bare) == head
+
+
+@pytest.mark.site
+def test_published_pages_have_a_preview_an_address_and_a_place_in_the_site_map(published):
+    html = published / "html"
+    book = FORK["BOOK_URL"]
+    site_map = (html / "sitemap.xml").read_text(encoding="utf-8")
+    for path in html.glob("chapters/*.html"):
+        address = f"{book}/chapters/{path.name}"
+        assert f"<loc>{address}</loc>" in site_map
+        page = path.read_text(encoding="utf-8")
+        assert f'<link rel="canonical" href="{address}"' in page
+        assert f'<meta property="og:url" content="{address}"' in page
+        picture = re.search(r'<meta property="og:image" content="([^"]+)"', page)[1]
+        assert (html / picture.removeprefix(f"{book}/")).is_file()
+        assert f'href="{book}/attention-course.zip"' in page
+    assert (html / "attention-course.zip").is_file()
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("page", ["01_lookup", "notation", "index"])
+def test_published_page_has_a_link_for_an_edit_and_one_for_feedback(page, published):
+    found = links(published / "html" / "chapters" / f"{page}.html")
+    repository = "https://github.com/Somebody/their-fork"
+    assert any(link.startswith(f"{repository}/edit/main/chapters/{page}.") for link in found)
+    assert any(link.startswith(f"{repository}/issues/new") for link in found)
 
 
 def links(page):

@@ -23,6 +23,9 @@ from pathlib import Path
 import nbformat
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it knows its own folder alone
+from tools import download
+
 # The first code cell of every chapter; publishing replaces what stands under its last `if`.
 SETUP_TEST = """\
 # In Colab only: install the library that this chapter uses.
@@ -213,19 +216,28 @@ def write_colab(edition, folder):
     (folder / "README.md").write_text(COLAB_README.format(**vars(edition)), encoding="utf-8")
 
 
-def write_html(edition, folder):
-    """Build the book with the repository's address and move it to `folder`."""
+def write_html(edition, folder, root):
+    """Build the book with the addresses of repository and site, and move it to `folder`.
+
+    What the last run of the tests left in `root` goes into the page on checking, and the course
+    in one zip beside the pages.
+    """
     config = edition.tree / "_config.yml"
     text = set_address(config.read_text(encoding="utf-8"), edition.address)
     config.write_text(text, encoding="utf-8")
+    last_run = Path(root, "_build", "chapters.xml")
+    if last_run.is_file():
+        (edition.tree / "_build").mkdir()
+        shutil.copy2(last_run, edition.tree / "_build")
     program = "from jupyter_book.cli.main import main; main()"
     options = ["--all", "-W", "-n", "--keep-going"]
     subprocess.run(
         [sys.executable, "-c", program, "build", str(edition.tree), *options],
         check=True,
-        env=os.environ | {"PYTHONPATH": str(edition.tree)},
+        env=os.environ | {"PYTHONPATH": str(edition.tree), "BOOK_URL": edition.book},
     )
     shutil.move(edition.tree / "_build" / "html", folder)
+    download.write_zip(root, folder, folder / f"{download.NAME}.zip")
 
 
 def publish(address, output, commit="HEAD", book=None, root="."):
@@ -250,7 +262,7 @@ def publish(address, output, commit="HEAD", book=None, root="."):
         edition = Edition(Path(folder), address, commit, (book or pages).rstrip("/"))
         export(commit, edition.tree, root)
         write_colab(edition, output / "colab")
-        write_html(edition, output / "html")
+        write_html(edition, output / "html", root)
 
 
 def main(arguments=None):
