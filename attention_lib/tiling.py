@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
-from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_lib import _validate
+from attention_lib import _arguments, _validate
 from attention_lib.single_head import _no_autocast
 
 _WIDEST = 128  # head width for which a block of keys and one of values fit into shared memory
@@ -113,10 +112,9 @@ def tiled_attention(
         Dao, "FlashAttention-2", 2023, algorithms 1 and 2, with blocks of any mask.
     """
     _validate.attention_arguments(query, key, value, mask, is_causal, scale)
-    if not isinstance(block_size, Integral) or isinstance(block_size, bool):
-        raise TypeError(f"block_size must be an integer; got {block_size!r}")
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1; got {block_size}")
+    _arguments.tensor("value", value)
+    _arguments.positive(block_size=block_size)
+    _arguments.flags(return_lse=return_lse)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     options = {"is_causal": is_causal, "scale": scale, "block_size": block_size}
     forward, backward = partial(_forward, **options), partial(_backward, **options)
@@ -319,7 +317,7 @@ def _flash_arguments(query, key, value, is_causal, scale):
     if find_spec("triton") is None:
         raise ImportError(
             "flash_attention needs Triton, which runs on Linux: "
-            "pip install 'attention-lib[tiling]'. tiled_attention needs nothing."
+            "pip install 'attention-lib[kernels]'. tiled_attention needs nothing."
         )
 
 

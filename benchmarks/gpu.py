@@ -9,11 +9,18 @@ roundings. Then come the times: medians and quartiles, each call with a cold cac
 with a dtype, a width or a class of lengths tunes the kernels and is not timed.
 
 benchmarks/results/gpu.json gets all figures after each row, so an interrupt loses none.
+
+    TRITON_INTERPRET=1 .venv/bin/python benchmarks/gpu.py --interpreter
+
+needs no GPU. It checks smaller cases in Triton's interpreter on the CPU, with the data of a fixed
+seed, and writes how near they come to float64 into attention_lib/recorded/tiling.json, which
+chapter 13 shows. That says whether the kernels are right, and nothing about their speed.
 """
 
 import argparse
 import datetime
 import json
+import os
 import platform
 import sys
 from importlib.metadata import version
@@ -26,6 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attention_lib import flash_attention
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
+RECORDED = Path(__file__).parents[1] / "attention_lib" / "recorded" / "tiling.json"
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 TOKENS, WIDTH_OF_ALL_HEADS = 16384, 2048
 OURS = "flash_attention"
@@ -43,6 +51,16 @@ CASES = [
     (1, 2, 2, 129, 129, 16, True),
     (1, 2, 2, 1, 4099, 128, False),
 ]
+# The same for the interpreter, whose blocks have 32 queries and 16 keys.
+SMALL_CASES = [
+    (1, 2, 2, 150, 231, 64, False),
+    (1, 2, 2, 201, 201, 64, True),
+    (1, 2, 2, 129, 129, 16, True),
+    (1, 4, 2, 101, 101, 128, True),
+    (1, 4, 1, 90, 167, 80, False),
+    (1, 1, 1, 1, 333, 32, False),
+]
+CASE = "batch", "heads", "key heads", "queries", "keys", "width", "causal"
 
 
 def draw(device, dtype, case):
@@ -166,13 +184,47 @@ def about(device):
     }
 
 
+def interpreted(dtype, case):
+    """A row of chapter 13: the differences from float64 in the interpreter, with fixed data."""
+    torch.manual_seed(0)
+    row = check(torch.device("cpu"), dtype, case)
+    results = "output", "query", "key", "value"  # the last three: gradients
+    figures = {
+        name: {r: float(f"{x:.2g}") for r, x in zip(results, row[contender], strict=True)}
+        for name, contender in {"kernels": OURS, "formula": "PyTorch's formula"}.items()
+    }
+    return {"dtype": str(dtype)[6:], **dict(zip(CASE, case, strict=True)), **figures}
+
+
+def record_interpreter():
+    """Write the rows of all small cases, in the dtypes that the interpreter has."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        sys.exit("the interpreter needs TRITON_INTERPRET=1 in the environment")
+    dtypes = torch.float32, torch.float16
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, Triton's interpreter on a CPU",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": version("triton"),
+        },
+        "runs": [interpreted(dtype, case) for dtype in dtypes for case in SMALL_CASES],
+    }
+    RECORDED.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
 def main():
     """Check, then measure, and write every row."""
     parser = argparse.ArgumentParser(description="flash_attention beside PyTorch's kernels.")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--seed", type=int, help="repeat the data of an earlier run")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--interpreter", action="store_true", help="check without a GPU")
     options = parser.parse_args()
+    if options.interpreter:
+        record_interpreter()
+        return
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py needs a GPU that PyTorch can use; got none")
     device = torch.device("cuda")

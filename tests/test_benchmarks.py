@@ -1,5 +1,6 @@
 """The benchmark times equal things, says how quiet the machine was, and counts right."""
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from attention_lib import training
 from benchmarks import attention, gpu
 
 SIZE = (2, 17, 32, 4)
@@ -124,6 +126,27 @@ def test_kernels_race_those_that_run_and_the_others_are_named_with_the_reason(mo
         if "ms" in row:
             assert row["speed to best sdpa"] == 1
             assert row["TFLOP/s"] == pytest.approx(gpu.flops(case, row["backward"]) / 2e-3 / 1e12)
+
+
+@needs_triton
+def test_recorded_distances_of_the_kernels_are_found_again():
+    stored = training.recorded("tiling")["runs"]
+    assert [(row["dtype"], *(row[name] for name in gpu.CASE)) for row in stored] == [
+        (dtype, *case) for dtype in ("float32", "float16") for case in gpu.SMALL_CASES
+    ]
+    for row, dtype in ((stored[2], torch.float32), (stored[11], torch.float16)):
+        again = gpu.interpreted(dtype, tuple(row[name] for name in gpu.CASE))
+        assert again.keys() == row.keys()
+        for name in ("output", "query", "key", "value"):  # another machine rounds in another way
+            assert 1 / 3 < again["kernels"][name] / row["kernels"][name] < 3
+
+
+def test_interpreter_must_be_asked_for_before_it_is_recorded():
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    command = [sys.executable, gpu.__file__, "--interpreter"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "needs TRITON_INTERPRET=1 in the environment" in run.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
