@@ -1,6 +1,6 @@
-"""Train the models of chapters 7 to 11 with three seeds each and store what they reach.
+"""Train the models of chapters 7 to 11 and 14 with three seeds each and store what they reach.
 
-    python benchmarks/seeds.py [block retrieval classifier alignment vision]
+    python benchmarks/seeds.py [block retrieval classifier alignment vision decoding]
 
 Each recipe is the chapter's own. The figures go to attention_lib/recorded/, with date, machine and
 versions, and the chapter shows them.
@@ -381,12 +381,62 @@ def vision(seed):
     }
 
 
+def decoding(seed):
+    """Chapter 14: shared key/value heads, 150 steps each, and heads joined by their mean."""
+    import copy
+    import re
+    from pydoc_data.topics import topics
+
+    from torch.nn.functional import cross_entropy
+
+    from attention_lib.alignment import Characters
+    from attention_lib.decoding import LanguageModel, group_heads
+
+    paragraphs = [p for text in topics.values() for p in text.split("\n\n")]
+    lines = [" ".join(re.findall("[a-z]+", p.lower())) for p in paragraphs]
+    lines = [line for line in dict.fromkeys(lines) if len(line) > 40]
+    letters = Characters(lines)
+    order = torch.randperm(len(lines), generator=torch.Generator().manual_seed(0)).tolist()
+    ids = [letters.encode([lines[i]], end=True)[0] for i in order]
+    test, text = (torch.cat(x).unfold(0, 65, 1) for x in (ids[:150], ids[150:]))
+
+    def fit(model, steps, rate):
+        rng = torch.Generator().manual_seed(seed)
+
+        def loss():
+            x = text[torch.randint(len(text), (16,), generator=rng)]
+            return cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+
+        train(model, loss, steps, rate)
+        return model
+
+    @torch.no_grad()
+    def reached(model):
+        x = test[::64][:300]
+        return round(cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).item(), 3)
+
+    figures, models = {}, {}
+    for name, heads, hidden in (("8", 8, 256), ("2", 2, 256), ("1", 1, 256), ("1, wider", 1, 312)):
+        torch.manual_seed(seed)
+        model = LanguageModel(len(letters), 64, 8, 2, heads, feedforward_dim=hidden)
+        models[name] = fit(model, 150, 1e-2)
+        figures[name] = reached(model)
+    joined = copy.deepcopy(models["8"])
+    for block in joined.blocks:
+        block.attention = group_heads(block.attention, 2)
+    figures["8 joined to 2"] = reached(joined)
+    figures["joined, 30 steps on"] = reached(fit(joined, 30, 5e-3))
+    figures["8, 30 steps on"] = reached(fit(models["8"], 30, 5e-3))
+    return figures
+
+
 RECIPES = {
     "block": block,
     "retrieval": retrieval,
     "classifier": classifier,
     "alignment": alignment,
     "vision": vision,
+    "decoding": decoding,
 }
 
 
