@@ -1,0 +1,540 @@
+"""Chapter 15: real processes give what one gives, send what the formula says, and end cleanly."""
+
+import os
+import subprocess
+import sys
+import time
+import weakref
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+from attention_lib import (
+    HeadParallelAttention,
+    MultiHeadAttention,
+    RankError,
+    count_communication,
+    ring_attention,
+    run_ranks,
+    zigzag_positions,
+)
+from attention_lib import _ring as ring
+
+# every axis another prime, apart from what processes must divide
+B, H, L, D, V = 2, 3, 17, 5, 7
+EMBED, HEADS, WORDS, OTHERS, KDIM, VDIM = 24, 8, 11, 13, 5, 7
+EIGHT = 8  # bytes of a float64 or int64
+FACTS = 9  # numbers that the ranks compare before the ring starts
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-6, torch.float16: 2e-2, torch.bfloat16: 2e-2}
+UNEQUAL = {1: (17,), 2: (12, 5), 4: (7, 0, 1, 9)}
+SLOW = 60  # seconds that a busy machine may need; nothing waits for it where all goes well
+
+RINGS = {
+    "full": {},
+    "causal": {"is_causal": True},
+    "zigzag": {"is_causal": True},
+    "unequal": {},
+    "unequal causal": {"is_causal": True},
+    "other queries": {},
+    "scale": {"scale": 0.3, "is_causal": True},
+    "many blocks": {"is_causal": True},
+    "float32": {"dtype": torch.float32, "is_causal": True},
+    "float16": {"dtype": torch.float16},
+    "bfloat16": {"dtype": torch.bfloat16, "is_causal": True},
+}
+LAYERS = {
+    "plain": {},
+    "grouped": {"num_kv_heads": 4},
+    "other widths": {"kdim": KDIM, "vdim": VDIM, "bias": False},
+}
+MASKS = {"none": None, "(L, S)": (), "(b, L, S)": (B,), "per head": (1, HEADS), "all": (B, HEADS)}
+real = pytest.mark.parametrize("world", [2, 4, 1])
+
+
+def ring_inputs(name):
+    """The whole query, key, value and gradient of the output, and the options."""
+    rng = torch.Generator().manual_seed(list(RINGS).index(name))
+    length = 300 if name == "many blocks" else L
+    queries = 2 * length if name == "other queries" else length
+    shapes = (queries, D), (length, D), (length, V), (queries, V)
+    options = dict(RINGS[name])
+    dtype = options.pop("dtype", torch.float64)
+    made = [torch.randn(B, H, *s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes]
+    return *made, options
+
+
+def places(name, world, rank, length=L):
+    """The places in the sequence of a rank's slice."""
+    if name in ("zigzag", "many blocks"):
+        return zigzag_positions(length, world, rank)
+    if name.startswith("unequal"):
+        return torch.arange(length).split(UNEQUAL[world])[rank]
+    return torch.arange(length).tensor_split(world)[rank]
+
+
+def in_a_ring(name):
+    """Output and gradients of this rank's slice."""
+    *whole, options = ring_inputs(name)
+    here = [places(name, dist.get_world_size(), dist.get_rank(), x.shape[-2]) for x in whole]
+    query, key, value, grad = (x[..., i, :] for x, i in zip(whole, here, strict=True))
+    inputs = [x.contiguous().requires_grad_() for x in (query, key, value)]
+    if name in ("zigzag", "many blocks"):
+        options["positions"] = here[0]
+    output = ring_attention(*inputs, **options)
+    return output.detach(), *torch.autograd.grad(output, inputs, grad)
+
+
+def in_one_process(name):
+    *inputs, grad, options = ring_inputs(name)
+    inputs = [x.double().requires_grad_() for x in inputs]
+    output = F.scaled_dot_product_attention(*inputs, **options)
+    return output.detach(), *torch.autograd.grad(output, inputs, grad.double())
+
+
+def whole_layer(name):
+    torch.manual_seed(3)
+    layer = MultiHeadAttention(EMBED, HEADS, **LAYERS[name]).double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def layer_call(layer, kind):
+    """Output and gradients of inputs and parameters, as a dict."""
+    rng = torch.Generator().manual_seed(4)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+    query = normal(B, WORDS, EMBED).requires_grad_()
+    key = value = None
+    if layer.kdim != EMBED:
+        key, value = (normal(B, OTHERS, w).requires_grad_() for w in (KDIM, VDIM))
+    shape = MASKS[kind]
+    keys = WORDS if key is None else OTHERS
+    mask = None if shape is None else torch.rand(*shape, WORDS, keys, generator=rng) < 0.6
+    output = layer(query, key, value, mask=mask, is_causal=keys == WORDS)
+    output.backward(normal(*output.shape))
+    whole = {n: p.grad for n, p in layer.named_parameters()}
+    whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in whole.items()}
+    inputs = {"query": query, "key": key, "value": value}
+    return {"output": output.detach(), **whole} | {
+        name: x.grad for name, x in inputs.items() if x is not None
+    }
+
+
+def refusal(function):
+    try:
+        function()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+def refusals():
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = torch.zeros(1, 4, 2)
+    other = torch.zeros(1, 4, 3) if rank == world - 1 else x
+    of_ring = {
+        "no int64": lambda: ring_attention(x, x, x, positions=torch.zeros(4)),
+        "positions": lambda: ring_attention(x, x, x, positions=torch.arange(3)),
+        "widths": lambda: ring_attention(other, other, other),
+        "dtypes": lambda: ring_attention(*[x.double() if rank else x] * 3),
+        "causal": lambda: ring_attention(x, x, x, is_causal=rank == 0),
+        "scales": lambda: ring_attention(x, x, x, scale=0.5 + rank),
+        "gradients": lambda: ring_attention(x.clone().requires_grad_(rank == 0), x, x),
+        "lengths": lambda: ring_attention(x, x[:, :3], x[:, :3], is_causal=True),
+        "meta": lambda: ring_attention(*[x.to("meta")] * 3),
+    }
+    of_layer = {
+        "heads": lambda: HeadParallelAttention(6, 3),
+        "groups": lambda: HeadParallelAttention(24, 12, num_kv_heads=6 // max(2, world)),
+        "dropout": lambda: HeadParallelAttention.from_layer(MultiHeadAttention(8, 4, dropout=0.1)),
+        "width": lambda: HeadParallelAttention(8, 4)(torch.zeros(1, 3, 7)),
+    }
+    return {name: refusal(function) for name, function in (of_ring | of_layer).items()}
+
+
+def written():
+    """Bytes that this process has handed to the operating system with ``write`` and the like."""
+    with open("/proc/self/io") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("wchar"))
+
+
+def communication():
+    """What is sent for 64 positions to a rank: counted by PyTorch, and by the operating system."""
+    x = torch.randn(B, H, 64, D, dtype=torch.float64).requires_grad_()
+    value = torch.randn(B, H, 64, V, dtype=torch.float64)
+    counted = {}
+    for is_causal in (False, True):
+        start = written() if sys.platform == "linux" else 0
+        with count_communication() as counter:
+            output = ring_attention(x, x, value, is_causal=is_causal)
+        middle = counter.bytes["send"]
+        with counter:
+            output.sum().backward()
+        total = written() - start if sys.platform == "linux" else counter.bytes["send"]
+        counted[is_causal] = middle, counter.bytes["send"] - middle, total, set(counter.calls)
+    layer = HeadParallelAttention.from_layer(whole_layer("plain"))
+    with count_communication() as counter:
+        output = layer(torch.zeros(B, WORDS, EMBED, dtype=torch.float64, requires_grad=True))
+    forward = dict(counter.bytes)
+    with counter:
+        output.sum().backward()
+    return counted, forward, dict(counter.bytes)
+
+
+def most_keys():
+    """The most keys in one call, and the most that are alive at one time, own ones included."""
+    in_a_call, at_a_time, alive = [0], [0], weakref.WeakSet()
+    forward, exchange = ring.tiling._forward, ring.Ring.exchange
+
+    def watched_forward(query, key, value, mask, **options):
+        in_a_call.append(key.shape[-2])
+        return forward(query, key, value, mask, **options)
+
+    def watched_exchange(self, outgoing, length):
+        coming, works = exchange(self, outgoing, length)
+        if coming[0].ndim == 4:  # keys, not the numbers that the ranks compare
+            alive.add(coming[0])
+            at_a_time.append(16 + sum(x.shape[-2] for x in alive))
+        return coming, works
+
+    ring.tiling._forward, ring.Ring.exchange = watched_forward, watched_exchange
+    ring_attention(*[torch.zeros(B, H, 16, D)] * 3)
+    ring.tiling._forward, ring.Ring.exchange = forward, exchange
+    return max(in_a_call), max(at_a_time)
+
+
+def everything():
+    """All that the tests need from one start of the processes, in each of them."""
+    return {
+        "rings": {name: in_a_ring(name) for name in RINGS},
+        "layers": {
+            (name, kind): layer_call(HeadParallelAttention.from_layer(whole_layer(name)), kind)
+            for name in LAYERS
+            for kind in MASKS
+        },
+        "refusals": refusals(),
+        "communication": communication(),
+        "most keys": most_keys(),
+        "names": list(HeadParallelAttention(EMBED, HEADS).state_dict()),
+    }
+
+
+@cache
+def ranks(world):
+    return run_ranks(everything, world, timeout=4 * SLOW)
+
+
+# What one process gives
+
+
+@real
+@pytest.mark.parametrize("name", RINGS)
+def test_ring_is_attention_over_the_whole_sequence_forward_and_backward(name, world):
+    found = [result["rings"][name] for result in ranks(world)]
+    expected = in_one_process(name)
+    dtype = RINGS[name].get("dtype", torch.float64)
+    assert found[0][0].dtype == dtype
+    for mine, theirs in zip(zip(*found, strict=True), expected, strict=True):
+        for rank, piece in enumerate(mine):
+            want = theirs[..., places(name, world, rank, theirs.shape[-2]), :]
+            tolerance = TOLERANCE[dtype]
+            torch.testing.assert_close(piece.double(), want, rtol=tolerance, atol=tolerance)
+
+
+@real
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_heads_dealt_out_are_the_whole_layer_forward_and_backward(name, kind, world):
+    expected = layer_call(whole_layer(name), kind)
+    for result in ranks(world):
+        found = result["layers"][name, kind]
+        assert set(found) == set(expected)
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-10, msg=key)
+
+
+@real
+def test_parameters_have_the_names_of_the_whole_layer(world):
+    expected = list(MultiHeadAttention(EMBED, HEADS).state_dict())
+    assert all(result["names"] == expected for result in ranks(world))
+
+
+# What is sent
+
+
+@real
+def test_bytes_that_a_rank_sends_around_the_ring_are_the_formulas(world):
+    for result in ranks(world):
+        for is_causal, (forward, backward, system, calls) in result["communication"][0].items():
+            slice_of_both = B * H * 64 * (D + V) * EIGHT
+            places_of_keys = 64 * EIGHT if is_causal else 0
+            steps = world - 1
+            assert forward == steps * (slice_of_both + places_of_keys + FACTS * EIGHT)
+            home = world if world > 1 else 0  # the gradients travel one step more, back home
+            assert backward == steps * (slice_of_both + places_of_keys) + home * slice_of_both
+            assert calls <= {"send", "recv"}  # no all-gather, nor anything else that collects
+            assert forward + backward <= system <= 1.05 * (forward + backward) + 4096
+
+
+@real
+def test_heads_cost_one_all_reduce_forward_and_one_backward(world):
+    size = B * WORDS * EMBED * EIGHT if world > 1 else 0
+    for result in ranks(world):
+        _, forward, both = result["communication"]
+        assert forward == ({"all_reduce": size} if size else {})
+        assert both == ({"all_reduce": 2 * size} if size else {})
+
+
+@real
+def test_no_process_holds_more_than_three_slices_of_the_keys(world):
+    for result in ranks(world):
+        in_a_call, at_a_time = result["most keys"]
+        assert in_a_call == 16
+        assert at_a_time == 16 * min(world - 1, 2) + 16 * (world > 1)
+
+
+# Zig-zag
+
+
+@pytest.mark.parametrize(("length", "world"), [(16, 2), (24, 3), (17, 4), (3, 4), (0, 2)])
+def test_zigzag_deals_out_every_position_once_and_the_causal_pairs_evenly(length, world):
+    dealt = [zigzag_positions(length, world, rank) for rank in range(world)]
+    assert torch.equal(torch.cat(dealt).sort().values, torch.arange(length))
+    assert all(torch.equal(places, places.sort().values) for places in dealt)
+    pairs = [int((places + 1).sum()) for places in dealt]
+    assert max(pairs) - min(pairs) <= (0 if length % (2 * world) == 0 else 2 * length)
+
+
+@pytest.mark.refusal
+def test_zigzag_refuses_a_rank_that_is_not_there():
+    with pytest.raises(ValueError, match=r"rank must be one of 0 to 1; got 2"):
+        zigzag_positions(8, 2, 2)
+    with pytest.raises(ValueError, match=r"rank must be at least 0; got -1"):
+        zigzag_positions(8, 2, -1)
+    with pytest.raises(ValueError, match=r"length must be at least 0; got -1"):
+        zigzag_positions(-1, 2, 0)
+    with pytest.raises(ValueError, match=r"world_size must be at least 1; got 0"):
+        zigzag_positions(8, 0, 0)
+
+
+# Refusals
+
+
+@pytest.mark.refusal
+def test_both_refuse_to_run_without_a_process_group():
+    with pytest.raises(ValueError, match=r"no process group. Start the code with torchrun"):
+        HeadParallelAttention(8, 4)
+    with pytest.raises(ValueError, match=r"or start it with run_ranks"):
+        ring_attention(*[torch.zeros(3, 2)] * 3)
+
+
+SAID = {
+    "no int64": "TypeError: positions must be a tensor of dtype torch.int64; got torch.float32",
+    "positions": "ValueError: positions must be one number for each query, (4,) on cpu; got (3,)",
+    "lengths": "ValueError: is_causal needs as many queries as keys; got L = 4, S = 3",
+    "meta": "ValueError: the back end gloo takes tensors on cpu; got one on meta",
+    "dropout": "ValueError: a layer dealt out has no dropout; got dropout = 0.1",
+    "width": "ValueError: query must have shape (batch, position, embed_dim = 8); got (1, 3, 7)",
+}
+SAID_BY_SEVERAL = {
+    "widths": "ValueError: all ranks must call ring_attention alike, only the lengths may differ",
+    "dtypes": "got dtype ",
+    "causal": "got is_causal ",
+    "scales": "got scale ",
+    "gradients": "got gradients ",
+    "heads": "a head is not cut; got {} processes, num_heads = 3, num_kv_heads = 3",
+    "groups": "got {} processes, num_heads = 12, num_kv_heads = ",
+}
+
+
+@pytest.mark.refusal
+@real
+def test_wrong_inputs_are_refused_in_every_rank_and_the_ring_goes_on(world):
+    expected = SAID | (SAID_BY_SEVERAL if world > 1 else {})
+    for result in ranks(world):
+        for name, words in expected.items():
+            assert words.format(world) in result["refusals"][name], name
+
+
+def reports_rank():
+    return dist.get_rank()
+
+
+@pytest.mark.refusal
+def test_run_ranks_refuses_what_it_cannot_start():
+    with pytest.raises(ValueError, match=r"world_size must be at least 1; got 0"):
+        run_ranks(reports_rank, 0)
+    with pytest.raises(ValueError, match=r"backend must be one of gloo, nccl; got 'mpi'"):
+        run_ranks(reports_rank, 2, backend="mpi")
+    with pytest.raises(ValueError, match=r"nccl needs a GPU for each process; got \d+ GPUs for 99"):
+        run_ranks(reports_rank, 99, backend="nccl")
+    with pytest.raises(ValueError, match=r"sent as its text, which begins with def; got .*lambda"):
+        run_ranks(lambda: 0, 2)
+
+
+# How processes start and end
+
+
+def test_function_of_a_notebook_travels_as_its_text_and_results_come_back_in_order(capfd):
+    def add(number, text):
+        import torch.distributed as dist
+
+        print(text, dist.get_rank())
+        return number + dist.get_rank()
+
+    assert run_ranks(add, 2, 5, "rank") == [5, 6]
+    assert capfd.readouterr().out == "rank 0\nrank 1\n"
+
+
+def raises():
+    if dist.get_rank() == 1:
+        raise KeyError("lost")
+    dist.recv(torch.zeros(1), 1)  # for ever, but for the end of the other
+
+
+def is_killed():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    dist.recv(torch.zeros(1), 1)
+
+
+def leaves():
+    if dist.get_rank() == 1:
+        os._exit(3)
+    dist.recv(torch.zeros(1), 1)
+
+
+def returns_what_cannot_be_copied():
+    return lambda: 0 if dist.get_rank() else 1
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (raises, "rank 1 raised KeyError: 'lost'"),
+        (is_killed, "rank 1 was ended by SIGKILL"),
+        (leaves, "rank 1 left with code 3"),
+    ],
+)
+def test_rank_that_fails_is_named_with_the_cause_long_before_the_timeout(function, words):
+    start = time.monotonic()
+    with pytest.raises(RankError) as error:
+        run_ranks(function, 2, timeout=10 * SLOW)
+    assert time.monotonic() - start < SLOW
+    assert str(error.value) == words
+    assert error.value.rank == 1
+    if function is raises:
+        assert 'raise KeyError("lost")' in error.value.__notes__[0]
+    assert no_rank_is_left()
+
+
+def test_result_that_cannot_be_copied_is_the_ranks_error():
+    with pytest.raises(RankError, match=r"rank \d raised \w+: Can't pickle"):
+        run_ranks(returns_what_cannot_be_copied, 2)
+
+
+def hangs(folder):
+    path = Path(folder, str(os.getpid()))
+    path.touch()
+    time.sleep(20)
+    path.with_suffix(".slept").touch()
+
+
+def alive(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def no_rank_is_left():
+    import multiprocessing
+
+    return not [p for p in multiprocessing.active_children() if "_work" in repr(p)]
+
+
+def wait_for(condition):
+    end = time.monotonic() + SLOW
+    while time.monotonic() < end and not condition():
+        time.sleep(0.05)
+    return condition()
+
+
+def test_timeout_ends_all_processes(tmp_path):
+    with pytest.raises(TimeoutError, match=r"after 3 s these ranks were not done: \[0, 1\]"):
+        run_ranks(hangs, 2, str(tmp_path), timeout=3)
+    assert not any(path.suffix or alive(path.name) for path in tmp_path.iterdir())
+
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+from attention_lib import HeadParallelAttention, MultiHeadAttention, ring_attention, run_ranks
+
+def hangs(folder):
+    import os, time
+    from pathlib import Path
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(120)
+
+if __name__ == "__main__" and len(sys.argv) > 1:
+    run_ranks(hangs, 2, sys.argv[1], timeout=600)
+elif __name__ == "__main__":
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(8, 2), torch.randn(1, 6, 8)
+    parallel = HeadParallelAttention.from_layer(layer)
+    torch.testing.assert_close(parallel(x), layer(x))
+    mine = x.tensor_split(2, dim=1)[dist.get_rank()]
+    right = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    torch.testing.assert_close(
+        ring_attention(mine, mine, mine, is_causal=True),
+        right.tensor_split(2, dim=1)[dist.get_rank()],
+    )
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return path
+
+
+def test_ranks_end_when_the_process_that_started_them_is_killed(script, tmp_path):
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    starter = subprocess.Popen([sys.executable, script, pids])
+    assert wait_for(lambda: len(list(pids.iterdir())) == 2)
+    starter.kill()
+    starter.wait()
+    assert wait_for(lambda: not any(alive(path.name) for path in pids.iterdir()))
+
+
+def test_both_run_under_torchrun(script):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command = [*torchrun, "--standalone", "--local-addr=127.0.0.1", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SLOW)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_world_of_one_on_a_gpu():
+    def on_gpu():
+        import torch
+
+        from attention_lib import ring_attention
+
+        x = torch.randn(2, 64, 8, device="cuda")
+        right = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return (ring_attention(x, x, x, is_causal=True) - right).abs().max().item()
+
+    assert run_ranks(on_gpu, 1, backend="nccl", timeout=4 * SLOW)[0] < 1e-4
