@@ -65,7 +65,7 @@ def texts(name, values):
 def float_dtype(name, value):
     """Refuse with a TypeError what is not a float dtype."""
     if not (isinstance(value, torch.dtype) and value.is_floating_point):
-        raise TypeError(f"{name} must be a float dtype of PyTorch; got {value!r}")
+        raise TypeError(f"{name} must be a float dtype; got {value!r}")
 
 
 def tensor(name, value):

@@ -419,7 +419,8 @@ def test_refuses_sizes_and_an_unknown_pooling():
 def test_refuses_ids_that_are_no_sentences_of_the_vocabulary():
     model, ids = random_model(), sentences()
     for wrong in (WORDS, -1):
-        message = f"ids must lie between 0 and {WORDS - 1}; got {min(wrong, 0)} to {max(wrong, WORDS - 1)}"
+        low, high = min(wrong, 0), max(wrong, WORDS - 1)
+        message = f"ids must lie between 0 and {WORDS - 1}; got {low} to {high}"
         refuses(ValueError, message, model, ids.index_fill(1, torch.tensor([2]), wrong))
     for shape in ((0, L), (B, 0), (L,), (B, L, 1)):
         zeros = torch.ones(shape, dtype=torch.long)

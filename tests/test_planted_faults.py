@@ -15,7 +15,9 @@ import pytest
 # Each fault needs a fresh process, and most of a test run's time is the import of torch. Where
 # processes can be forked, all of them come from one that has imported it, and nothing of ours.
 processes = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-PRELOADED = ["matplotlib.pyplot", "numpy", "torch"]
+PRELOADED = [
+    "matplotlib.pyplot", "numpy", "torch", "torch._dynamo", "torch.distributed.tensor.parallel",
+]  # fmt: skip
 PASSED, FAILED = 100, 101  # a process that breaks down exits with 1, as failing tests do
 
 TESTS = Path(__file__).parent
@@ -102,7 +104,10 @@ FAULTS = {
             "load_state_dict(_by_our_names(module))",
             "load_state_dict(_by_our_names(module), assign=True)",
         ),
-        "batch_first ignored": ("batch_first=batch_first", "batch_first=True"),
+        "batch_first ignored": (
+            "batch_first=batch_first,\n        device",
+            "batch_first=True,\n        device",
+        ),
         "a gradient that exists is enough": (
             "except GradcheckError:\n            wrong",
             "except GradcheckError if False else ():\n            wrong",
@@ -249,8 +254,18 @@ FAULTS = {
             "piece = _shuffled(batch, self.vocab_size, generator)",
             "piece = torch.randint(self.vocab_size, (batch, self.vocab_size), generator=generator)",
         ),
-        "numbers outside accepted": ("high >= embedding.num_embeddings", "False"),
-        "empty batch accepted": ("or not tensor.numel()", ""),
+    },
+    "_arguments of retrieval": {
+        "numbers outside accepted": ("high >= size", "False"),
+        "empty batch accepted": ("or not value.numel()", ""),
+    },
+    "_arguments of classifier": {
+        "id from the end of the table": ("low < 0 or high >= size", "high >= size"),
+    },
+    "_arguments of bad_input": {
+        "anything is a flag": ("if not isinstance(value, bool)", "if value is None"),
+        "one text is a list of texts": ("str | Tensor", "Tensor"),
+        "every tensor is a float tensor": ("value.dtype not in FLOATS", "value.dtype is None"),
     },
     "classifier": {
         "the library is run": (
@@ -265,7 +280,7 @@ FAULTS = {
             "words[: first + (at == 0)], words[first + (at == 0) :]",
         ),
         "words by letters only": ("(-counts[word], word)", "word"),
-        "class token behind": ("first + [self._ids", "[self._ids"),
+        "class token behind": ("[CLASS] * class_token + row", "row + [CLASS] * class_token"),
         "words drown in the sinusoids": (
             "self.embed(ids) * self.embed.embedding_dim**0.5",
             "self.embed(ids)",
@@ -279,8 +294,7 @@ FAULTS = {
         "padding in the pooling": ("x, real[:, None])[:, 0]", "x)[:, 0]"),
         "last position read": ("device=x.device) == 0)", "device=x.device) == x.shape[1] - 1)"),
         "no norm behind the blocks": ("return self.norm(x), mask", "return x, mask"),
-        "id from the end of the table": ("(ids < 0) | (ids > last)", "ids > last"),
-        "sentence of padding runs": ("        if dead:", "        if False:"),
+        "sentence of padding runs": (" == PAD).all(", " < PAD).all("),
         "the model itself is changed": ("model = copy.deepcopy(model)", "pass"),
         "weight for padding": ("mask.expand_as(weights).to(", "torch.ones_like(weights).to("),
         "weights dealt out to padding": ("noise.masked_fill(blocked, 2.0)", "noise"),
@@ -368,6 +382,39 @@ FAULTS = {
         "rollout without the residual": ("(layer + identity) / 2", "layer"),
         "another image size runs": ("if tuple(images.shape[1:]) != expected:", "if False:"),
     },
+    "timing": {
+        "disturbed samples count": ("self.noisy or not loud", "True"),
+        "quiet samples dropped": ("self.noisy or not loud", "self.noisy or loud"),
+        "noise never said": ("2 * sum(self.disturbed) > len(self.seconds)", "False"),
+        "ratio upside down": ("timing.median / base for", "base / timing.median for"),
+        "second call not compared": ("copies(name, function())", "copies(name, firsts[name][0])"),
+        "always the same order": (
+            "order.sample(list(functions), len(functions))",
+            "list(functions)",
+        ),
+        "an interrupt loses everything": ("if not any(samples.values()):", "if True:"),
+        "one thread, whatever is set": ("num_threads=threads", "num_threads=1"),
+        "one call a sample": ("math.ceil(seconds / ", "math.ceil(0.0 * "),
+        "roof of the slowest sample": ("min(timing.counted)", "max(timing.counted)"),
+        "copy counted once": ("2 * copied / best", "copied / best"),
+    },
+    "_work of timing": {
+        "outputs not compared": ("difference > tolerance * largest", "False"),
+        "NaN passes": ("if any(holds(tensor).any() for tensor in found):", "if False:"),
+        "shapes not compared": ("if shapes[0] != shapes[1]:", "if False:"),
+        "views counted": ("or not shared", "or True"),
+        "results not counted": ("in inputs + outputs)", "in inputs)"),
+        "all page faults so far": ("ru_minflt - before", "ru_minflt"),
+        "own work taken for others'": (" - time.process_time()", ""),
+        "waiting taken for work": ("ticks = user + nice", "ticks = _waiting + user + nice"),
+        "below the ridge the peak": ("np.minimum(self.peak", "np.maximum(self.peak"),
+        "an addition and a product as one": (
+            "2 * q * k * d, 2 * q * k * v",
+            "q * k * d, q * k * v",
+        ),
+        "backward as forward": ("(2 * (scores + average) +", "((scores + average) +"),
+        "scores free": ("(7 if backward else 4)", "(7 if backward else 2)"),
+    },
     "tiling": {
         "NaN while nothing was seen": ("largest.masked_fill(largest == -math.inf, 0.0)", "largest"),
         "sums keep the old maximum": ("sums = sums * correction +", "sums = sums +"),
@@ -434,6 +481,68 @@ FAULTS = {
         "left in training mode": ("model.eval()", "pass"),
         "NaN goes on": ("not math.isfinite(losses[-1])", "losses[-1] is None"),
     },
+    "devices": {
+        "all heads' mask for every rank": (
+            "mask.chunk(self.ranks, dim=1)[self.rank]",
+            "mask.chunk(self.ranks, dim=1)[0]",
+        ),
+        "an all-reduce for each projection's gradient": (
+            "self._heads(*self._shared(query, key, value))",
+            "self._heads(query, key, value)",
+        ),
+        "heads that do not divide": ("if self.num_heads % self.ranks or", "if False and"),
+        "every slice starts at position 0": ("first = sum(lengths[: ring.rank])", "first = 0"),
+        "chunks from the front only": ("chunks[-1 - rank]", "chunks[world_size + rank]"),
+        "needs of the ranks not compared": (
+            "gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),",
+            "gradients=False,",
+        ),
+    },
+    "_ring of devices": {
+        "merged without rescaling": (
+            "output.mul_((lse - shift).exp().unsqueeze(-1))",
+            "output.mul_(1)",
+        ),
+        "outputs of the steps averaged": (
+            "output.addcmul_(part, (part_lse - shift).exp().unsqueeze(-1))",
+            "output.add_(part).div_(2)",
+        ),
+        "gradients of a slice stay behind": (
+            "for total, part in zip(mine, grads, strict=True):",
+            "for total, part in zip(mine[:0], grads[:0], strict=True):",
+        ),
+        "equal slices assumed": (
+            "lengths[self.rank - step - 1]",
+            "lengths[self.rank]",
+        ),
+        "a key attends to what comes later": (
+            "positions[rows, None] >= places[0].mT",
+            "positions[rows, None] <= places[0].mT",
+        ),
+        "used slices kept": (
+            "            slices = coming",
+            "            self.kept = getattr(self, 'kept', []) + [slices]; slices = coming",
+        ),
+    },
+    "_ranks of devices": {
+        "the first rank blamed": (
+            'error = RankError(f"rank {rank} {how}", rank)',
+            'error = RankError(f"rank 0 {how}", 0)',
+        ),
+        "the last error taken": (
+            "_, said, trace, rank = min(found)",
+            "_, said, trace, rank = max(found)",
+        ),
+        "bytes of one tensor of a list": (
+            "sum(map(_nbytes, argument))",
+            "sum(map(_nbytes, argument[1:]))",
+        ),
+        "a rank outlives its starter": (
+            "multiprocessing.parent_process().join()",
+            "threading.Event().wait()",
+        ),
+        "ranks outlive the timeout": ("process.kill()", "process.pid"),
+    },
     "plots": {
         "map transposed": ("        weights, vmin=0,", "        weights.T, vmin=0,"),
         "labels swapped": ("xticklabels=key_labels", "xticklabels=query_labels"),
@@ -441,6 +550,85 @@ FAULTS = {
         "half precision unread": (".cpu().double()", ".cpu()"),
         "patches in the wrong order": ("np.kron(weights,", "np.kron(weights[::-1],"),
         "a scale for each line": ("ax.plot(x, y,", "ax.plot(x, y / np.max(y),"),
+    },
+    "_cache of decoding": {
+        "memory not cleared": ("torch.zeros(shape, dtype", "torch.full(shape, math.nan, dtype"),
+        "padding stored": (".masked_fill(~real, -1)", ""),
+        "positions of all samples those of the first": (
+            "self.lengths[:, None] + real.cumsum",
+            "self.lengths[:1, None] + real.cumsum",
+        ),
+        "overflow unnoticed": ("if needed > self.capacity", "if False"),
+        "gradient accepted": ("if tensor.requires_grad", "if False"),
+        "old numbers left by a rewind": (
+            "self.keys[:, :, length:] = self.values[:, :, length:] = 0",
+            "pass",
+        ),
+        "rewind makes short samples longer": (
+            "self.lengths.clamp(max=length)",
+            "self.lengths * 0 + length",
+        ),
+        "values stored as keys": (
+            "self.values[rows, :, slots] = value",
+            "self.values[rows, :, slots] = key",
+        ),
+        "rolling cache overwrites before a chunk is read": (
+            "        if key.shape[2] == 1:  # what",
+            "        if True:  # what",
+        ),
+        "first tokens of a long chunk kept": (
+            "(positions >= lengths[:, None] - self.capacity)",
+            "(positions < self.capacity)",
+        ),
+        "slots read as positions": (
+            "(last - (last - slots) % self.capacity).clamp(min=-1)",
+            "torch.where(slots <= last, slots, -1)",
+        ),
+        "rolling cache goes back behind its window": ("0 < length < longest", "longest < 0"),
+        "keys counted, values not": ("return 2 * math.prod", "return math.prod"),
+    },
+    "decoding": {
+        "each new token at position 0": (
+            "rotary(part, positions[:, None])",
+            "rotary(part, positions[:, None] - positions[:, None, :1])",
+        ),
+        "causal mask at the top left": (
+            "(keys <= queries)",
+            "(keys <= queries - queries[..., :1, :])",
+        ),
+        "padding of the cache seen": ("seen = (keys >= 0) & (", "seen = ("),
+        "window one position too wide": ("keys > queries - window", "keys >= queries - window"),
+        "window forgotten": ("seen if window is None else", "seen if True else"),
+        "key heads dealt out in turn": (
+            "query.unflatten(1, (-1, group)).flatten(2, 3)",
+            "query.unflatten(1, (group, -1)).transpose(1, 2).flatten(2, 3)",
+        ),
+        "mask of one query for its whole group": (
+            ".repeat(1, 1, group, 1)",
+            ".repeat_interleave(group, dim=2)",
+        ),
+        "scores of the padding read": (
+            "last -= real.flip(1).int().argmax(dim=1)",
+            "last -= 0",
+        ),
+        "cache not used by the next step": (
+            "scores = model(ids, caches, real)",
+            "scores = model(ids, model.new_caches(len(ids), 99), real)",
+        ),
+        "temperature upside down": (
+            "scores.double() / temperature",
+            "scores.double() * temperature",
+        ),
+        "top_k ignored": ("if top_k is not None and top_k <", "if top_k is not None and 0 >"),
+        "global generator used": ("1, generator=generator)", "1)"),
+        "first head in place of the mean": ("heads.mean(dim=1)", "heads[:, 0]"),
+        "heads added": ("heads.mean(dim=1)", "heads.sum(dim=1)"),
+        "one cache for all blocks": (
+            "return [make(batch_size, *sizes, width, weight.dtype, weight.device) "
+            "for _ in self.blocks]",
+            "return [make(batch_size, *sizes, width, weight.dtype, weight.device)] "
+            "* len(self.blocks)",
+        ),
     },
 }
 
