@@ -57,7 +57,8 @@ book: $(INSTALLED)
 #    from the report how long each took
 test: $(INSTALLED)
 	$(PYTEST) $(PARALLEL) -m 'not site and not colab' --doctest-modules --doctest-glob=index.md \
-		--ignore=tests/test_planted_faults.py tests attention_lib chapters/index.md
+		--ignore=tests/test_planted_faults.py --ignore=tests/browser \
+		tests attention_lib chapters/index.md
 	$(PYTEST) -n 2 tests/test_planted_faults.py
 	$(PYTEST) --jaxtyping-packages=attention_lib,beartype.beartype \
 		-m 'not refusal and not site' $(LIBRARY_TESTS)

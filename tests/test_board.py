@@ -214,7 +214,12 @@ def test_status_and_warning(classroom):
 
 def test_interrupted_board_leaves_no_kernel(tmp_path):
     path = write(tmp_path / "x.ipynb", [IMPORTS, 'while True:\n    pass\ncheck("tie", 15)'])
-    command = [sys.executable, "-m", "attention_lib.checks", "progress", str(path)]
+    # a shell starts what runs in the background deaf to Ctrl-C, and its children are deaf, too
+    program = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('attention_lib.checks', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", program, "progress", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         parent = psutil.Process(process.pid)
         deadline = time.monotonic() + 60
