@@ -7,6 +7,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from urllib.parse import unquote
 
+from docutils import nodes
 from sphinx.ext import intersphinx
 from sphinx.util.images import get_image_size
 
@@ -14,6 +15,7 @@ UNPUBLISHED = "/-not-published-/"
 COLAB = "https://colab.research.google.com/"
 # The part of MathJax that the pages use: the program and its fonts, 1.6 of 18 MB.
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2")
+ROOT = re.compile(r"\\sqrt\{([^{}]*)\}")
 IMAGE = re.compile(r'<img [^>]*src="[./]*_images/(?P<name>[^"]+)"')
 
 
@@ -100,6 +102,18 @@ def tell_the_address(app, config):
         config.html_theme_options["extra_footer"] += f" {link}"
 
 
+def keep_previews_plain(app, pagename, templatename, context, doctree):
+    """Leave TeX and tables out of what a link preview says: the first words of the page.
+
+    When this is called, the page itself has been written, so only the preview changes.
+    """
+    left_out = (nodes.math, nodes.math_block, nodes.table)
+    found = doctree.findall(lambda node: isinstance(node, left_out)) if doctree else []
+    for node in list(found):
+        text = ROOT.sub(r"√\1", node.astext()) if isinstance(node, nodes.math) else ""
+        node.parent.replace(node, nodes.Text("…" if "\\" in text else text))
+
+
 def link_array_types(app, env, node, contnode):
     """Link the types that jaxtyping prints without their package, in `Float[Tensor, "q d"]`."""
     package = {"Tensor": "torch", "ndarray": "numpy"}.get(node.get("reftarget"))
@@ -119,6 +133,8 @@ def setup(app):
     app.connect("html-page-context", send_colab_to_its_branch, priority=900)
     app.connect("html-page-context", drop_repeated_scripts, priority=900)
     app.connect("html-page-context", drop_unused_mathjax, priority=900)
+    # 500 is where the description is taken
+    app.connect("html-page-context", keep_previews_plain, priority=400)
     app.connect("html-page-context", give_images_their_size)
     app.connect("build-finished", copy_mathjax)
     if os.environ.get("BOOK_URL"):

@@ -204,7 +204,7 @@ class RollingCache(KeyValueCache):
 
     @property
     def window(self) -> int:
-        """The capacity: a query sees as many positions, its own among them."""
+        """The capacity, since a query sees as many positions, its own among them."""
         return self.capacity
 
     def rewind(self, length: int) -> None:

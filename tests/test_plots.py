@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import combinations
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -12,6 +13,20 @@ import torch
 from attention_lib import plots
 
 mpl.use("agg")
+
+# What is seen of linear RGB without one kind of cones (Machado, Oliveira and Fernandes 2009,
+# doi:10.1109/TVCG.2009.113, severity 1), and what a grey print keeps.
+LUMINANCE = [0.2126, 0.7152, 0.0722]  # WCAG 2, relative luminance
+SEEN = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                   [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                     [-0.011820, 0.042940, 0.968881]],
+    "grey": [LUMINANCE] * 3,
+}  # fmt: skip
+# Linear sRGB to CIE XYZ (IEC 61966-2-1)
+XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+APART = 15  # in CIE Lab, where 2.3 is the least that is seen side by side; thin lines need more
 
 
 @pytest.fixture(autouse=True)
@@ -115,12 +130,67 @@ def test_figures_draw_on_axes_that_they_are_given():
     assert plots.plot_weights(np.ones((1, 1)), ["a"], ["b"], ax=ax) is ax
 
 
+def linear(colour):
+    """Linear RGB of a colour."""
+    return np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+                     for c in mpl.colors.to_rgb(colour)])  # fmt: skip
+
+
+def lab(rgb):
+    """CIE 1976 L*a*b* of linear RGB, white being that of the screen."""
+    x, y, z = (f if (f := t ** (1 / 3)) > 6 / 29 else t * (29 / 6) ** 2 / 3 + 4 / 29
+               for t in XYZ @ rgb / np.sum(XYZ, axis=1))  # fmt: skip
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def confused(lines, kind):
+    """Pairs of lines that look alike; in a grey print the dashes help."""
+    looks = [lab(np.clip(SEEN[kind] @ linear(line.get_color()), 0, 1)) for line in lines]
+    return [
+        (i, j)
+        for i, j in combinations(range(len(lines)), 2)
+        if np.linalg.norm(looks[i] - looks[j]) < APART
+        and (kind != "grey" or lines[i].get_linestyle() == lines[j].get_linestyle())
+    ]
+
+
+def six_lines(draw):
+    """As many lines as there are colours, drawn by one of the functions of the library."""
+    plots.use_style()
+    lines = {str(number): [1.0, 2.0] for number in range(6)}
+    ax = draw(lines) if draw is plots.plot_training else draw([1, 2], lines, "x", "y")
+    return ax.lines
+
+
+@pytest.mark.parametrize("kind", SEEN)
+@pytest.mark.parametrize("draw", [plots.plot_lines, plots.plot_training])
+def test_lines_are_told_apart_without_one_kind_of_cones_and_in_grey(draw, kind):
+    assert confused(six_lines(draw), kind) == []
+
+
+@pytest.mark.parametrize("kind", ["protanopia", "deuteranopia"])
+def test_check_of_the_colours_reports_those_that_look_alike(kind, monkeypatch):
+    planted = mpl.cycler(color=mpl.color_sequences["tab10"])
+    monkeypatch.setitem(plots._STYLE, "axes.prop_cycle", planted)
+    assert confused(six_lines(plots.plot_lines), kind) != []
+
+
+def test_check_of_a_grey_print_reports_lines_that_differ_in_colour_alone(monkeypatch):
+    monkeypatch.setattr(plots, "_LINES", ["-"] * 4)
+    lines = six_lines(plots.plot_lines)
+    assert (4, 5) in confused(lines, "grey")
+    assert confused(lines, "deuteranopia") == []
+
+
+@pytest.mark.parametrize(("colour", "expected"), [("w", [100, 0, 0]), ("r", [53.2, 80.1, 67.2])])
+def test_colours_have_the_coordinates_that_are_published(colour, expected):
+    np.testing.assert_allclose(lab(linear(colour)), expected, atol=0.1)
+
+
 def test_style_has_no_background_and_ink_that_reads_on_white():
     plots.use_style()
     assert mpl.rcParams["figure.facecolor"] == mpl.rcParams["axes.facecolor"] == "none"
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-              for c in mpl.colors.to_rgb(mpl.rcParams["text.color"])]  # fmt: skip
-    luminance = np.dot(linear, [0.2126, 0.7152, 0.0722])  # WCAG 2, relative luminance
+    luminance = LUMINANCE @ linear(mpl.rcParams["text.color"])
     assert 1.05 / (luminance + 0.05) >= 4.5
 
 

@@ -268,6 +268,8 @@ def test_published_pages_have_a_preview_an_address_and_a_place_in_the_site_map(p
         page = path.read_text(encoding="utf-8")
         assert f'<link rel="canonical" href="{address}"' in page
         assert f'<meta property="og:url" content="{address}"' in page
+        said = re.search(r'<meta property="og:description" content="([^"]+)"', page)[1]
+        assert not set(said) & set("\\$"), "a formula is written plainly"
         picture = re.search(r'<meta property="og:image" content="([^"]+)"', page)[1]
         assert (html / picture.removeprefix(f"{book}/")).is_file()
         assert f'href="{book}/attention-course.zip"' in page

@@ -239,9 +239,10 @@ def insecure_links(visit):
     return [link for link in visit.seen["links"] if not link.startswith(allowed)]
 
 
-def missing_description(visit):
-    """A page that the authors wrote says nothing of itself to who shares a link to it."""
+def wrong_description(visit):
+    """A page that the authors wrote says nothing of itself to who shares a link to it, or TeX."""
     said = len(visit.seen["about"]) == 2 and len(max(visit.seen["about"], key=len)) > 40
+    said = said and not any(mark in "".join(visit.seen["about"]) for mark in ("\\", "$"))
     return [visit.seen["about"]] * (visit.page.startswith("chapters/") and not said)
 
 
@@ -276,6 +277,6 @@ CHECKS = [
     moving_images,
     too_heavy,
     insecure_links,
-    missing_description,
+    wrong_description,
     barriers,
 ]

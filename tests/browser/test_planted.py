@@ -45,7 +45,8 @@ DEFECTS = [
     ("light_boxes", "phone dark", END, f"{DIMMED}{END}"),
     ("moving_images", "wide light", END, f"{MOVING}{END}"),
     ("insecure_links", "wide light", END, f"<a href='http://example.org/'>a site</a>{END}"),
-    ("missing_description", "wide light", ABOUT, "<meta name='none'"),
+    ("wrong_description", "wide light", ABOUT, "<meta name='none'"),
+    ("wrong_description", "wide light", f'{ABOUT} content="', fr'{ABOUT} content="\sqrt{{d}} '),
     ("barriers", "wide light", END, f"<button></button>{END}"),
     ("barriers", "phone dark", END, f"<p style='color: #555'>faint</p>{END}"),
 ]  # fmt: skip
@@ -88,10 +89,16 @@ def test_every_check_has_a_planted_defect():
 
 STUCK = "<script>addEventListener('keydown', event => event.preventDefault(), true)</script>"
 COPY = "<script>addEventListener('click', event => event.stopPropagation(), true)</script>"
+# before the page's own script listens
+DEAF = STUCK.replace("preventDefault", "stopImmediatePropagation")
+FORGETS = "<script>addEventListener('pagehide', () => localStorage.clear())</script>"
 USES = [
     (test_use.stuck_folds, "wide light", END, f"{STUCK}{END}"),
     (test_use.wrong_copies, "wide light", END, f"{COPY}{END}"),
     (test_use.wrong_switch, "wide dark", END, f"{COPY}{END}"),
+    (test_use.forgotten_switch, "wide dark", END, f"{FORGETS}{END}"),
+    (test_use.stuck_search_key, "wide light", END, f"{DEAF}{END}"),
+    (test_use.stuck_search_key, "wide light", 'action="../search.html"', 'action="index.html"'),
     (test_use.stuck_menu, "phone light", END, f"{COPY}{END}"),
 ]
 
@@ -103,6 +110,19 @@ def test_check_of_what_a_reader_does_reports(check, setting, old, new, browser, 
     page.goto(site + LOOKUP)
     assert check(page) != []
     page.context.close()
+
+
+def test_check_of_the_front_page_reports_a_chapter_without_a_link(page, site):
+    link = '<p><a class="reference internal" href="15_devices.html">'  # not that of the side bar
+    plant(page, "chapters/index.html", link, link.replace("15_devices", "14_decoding"))
+    page.goto(site + "chapters/index.html")
+    assert test_use.unlisted(page) == [site + "chapters/15_devices.html"]
+
+
+def test_check_of_the_fonts_reports_one_that_is_not_there(page, site):
+    page.route("**/*.woff*", lambda route: route.abort())
+    page.goto(site + LOOKUP)
+    assert any(font.startswith("MJX") for font in test_use.faulty_fonts(page))
 
 
 def test_check_of_downloads_reports_another_file(page, site):
