@@ -84,7 +84,7 @@ def run_ranks(
     world_size: int,
     *arguments: Any,
     backend: str = "gloo",
-    timeout: float = 60.0,
+    timeout: float | int = 60.0,
 ) -> list[Any]:
     """What the function returns in each of ``world_size`` new processes on this machine, by rank.
 

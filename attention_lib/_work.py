@@ -41,7 +41,7 @@ class Roofline:
         """FLOP for each byte from which on the peak is the limit."""
         return self.peak / self.bandwidth
 
-    def reachable(self, intensity: float | np.ndarray) -> float | np.ndarray:
+    def reachable(self, intensity: float | int | np.ndarray) -> float | int | np.ndarray:
         """FLOP a second that can be reached at most with so many FLOP for each byte.
 
         Args:
@@ -198,7 +198,7 @@ class _Bytes(TorchDispatchMode):
         return results
 
 
-def page_faults(function: Callable[[], object]) -> float:
+def page_faults(function: Callable[[], object]) -> int | float:
     """Pages of memory that the system had to find during a second call of the function.
 
     A program touches memory that it has kept without any; new memory costs one for each page,

@@ -196,7 +196,7 @@ class LanguageModel(nn.Module):
 
 def next_ids(
     scores: Float[Tensor, "b vocabulary"],
-    temperature: float = 1.0,
+    temperature: float | int = 1.0,
     top_k: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "b"]:
@@ -238,7 +238,7 @@ def generate(
     model: LanguageModel,
     ids: Int[Tensor, "b q"],
     steps: int,
-    temperature: float = 1.0,
+    temperature: float | int = 1.0,
     top_k: int | None = None,
     generator: torch.Generator | None = None,
     real: _Real = None,
@@ -322,15 +322,15 @@ def _block_with_cache(block, x, cache, real):
     return x
 
 
-@torch.no_grad()
 def _steps(model, ids, steps, sampling, real):
     caches = model.new_caches(len(ids), ids.shape[1] + steps)
     last = torch.full_like(ids[:, 0], ids.shape[1] - 1)
     if real is not None:
         last -= real.flip(1).int().argmax(dim=1)
     for _ in range(steps):
-        scores = model(ids, caches, real)
-        new = next_ids(scores[torch.arange(len(ids)), last], *sampling)
+        with torch.no_grad():  # only here: between two steps the mode is the reader's
+            scores = model(ids, caches, real)
+            new = next_ids(scores[torch.arange(len(ids)), last], *sampling)
         yield new
         ids, real, last = new[:, None], None, torch.zeros_like(last)
 
