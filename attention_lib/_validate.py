@@ -13,15 +13,13 @@ from attention_lib._hints import about_heads, about_mask, two_alignments
 _LAYER_INPUTS = (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim"))
 
 
-def attention_arguments(
-    query, key, value=None, mask=None, is_causal=False, scale=None, dropout_p=0.0
-):
+def attention_arguments(query, key, value, mask=None, is_causal=False, scale=None, dropout_p=0.0):
     """Refuse what :func:`attention_lib.scaled_dot_product_attention` does not mean to accept.
 
     Args:
         query: ``(..., L, d)``.
         key: ``(..., S, d)``.
-        value: ``(..., S, v)``, or ``None`` where only the weights are asked for.
+        value: ``(..., S, v)``, or ``...`` where only the weights are asked for.
         mask: ``None`` or bool, True = may attend.
         is_causal: bool.
         scale: ``None`` or a finite number.
@@ -32,7 +30,7 @@ def attention_arguments(
         ValueError: Shapes, devices or numbers that do not fit.
     """
     tensors = {"query": query, "key": key}
-    if value is not None:
+    if value is not ...:
         tensors["value"] = value
     for name, tensor in tensors.items():
         _arguments.float_tensor(name, tensor)

@@ -62,12 +62,7 @@ class TransformerBlock(nn.Module):
         attention: nn.Module | None = None,
     ):
         super().__init__()
-        _arguments.positive(embed_dim=embed_dim)
-        hidden = 4 * embed_dim if feedforward_dim is None else feedforward_dim
-        _validate.layer_sizes(
-            embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=hidden, dropout=dropout
-        )
-        _arguments.flags(norm_first=norm_first)
+        hidden = _hidden_width(embed_dim, num_heads, feedforward_dim, dropout, norm_first)
         if attention is None:
             attention = MultiHeadAttention(embed_dim, num_heads, dropout=dropout)
         _same_attention(attention, embed_dim=embed_dim, num_heads=num_heads)
@@ -151,12 +146,7 @@ class CrossAttentionBlock(nn.Module):
         norm_first: bool = True,
     ):
         super().__init__()
-        _arguments.positive(embed_dim=embed_dim)
-        hidden = 4 * embed_dim if feedforward_dim is None else feedforward_dim
-        _validate.layer_sizes(
-            embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=hidden, dropout=dropout
-        )
-        _arguments.flags(norm_first=norm_first)
+        hidden = _hidden_width(embed_dim, num_heads, feedforward_dim, dropout, norm_first)
         self.embed_dim, self.num_heads, self.norm_first = embed_dim, num_heads, norm_first
         self.attention = MultiHeadAttention(embed_dim, num_heads, dropout=dropout)
         self.cross_attention = MultiHeadAttention(embed_dim, num_heads, dropout=dropout)
@@ -402,6 +392,14 @@ def _residual(block, norm, x, sublayer):
     change, *weights = change if isinstance(change, tuple) else (change,)
     x = x + block.dropout(change)
     return (x if block.norm_first else norm(x)), *weights
+
+
+def _hidden_width(embed_dim, num_heads, feedforward_dim, dropout, norm_first):
+    """The width of a block's hidden layer, for arguments of a block that are not refused."""
+    given = {} if feedforward_dim is None else {"feedforward_dim": feedforward_dim}
+    _validate.layer_sizes(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, **given)
+    _arguments.flags(norm_first=norm_first)
+    return 4 * embed_dim if feedforward_dim is None else feedforward_dim
 
 
 def _same_attention(attention, **sizes):

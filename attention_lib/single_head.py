@@ -44,7 +44,7 @@ def attention_weights(
     Source:
         Vaswani et al., "Attention is all you need", 2017, section 3.2.1, equation 1.
     """
-    _validate.attention_arguments(query, key, None, mask, is_causal, scale)
+    _validate.attention_arguments(query, key, ..., mask, is_causal, scale)
     with _no_autocast(query):
         return _weights(query, key, _allowed(query, mask, is_causal), scale).to(query.dtype)
 

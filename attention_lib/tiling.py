@@ -112,7 +112,6 @@ def tiled_attention(
         Dao, "FlashAttention-2", 2023, algorithms 1 and 2, with blocks of any mask.
     """
     _validate.attention_arguments(query, key, value, mask, is_causal, scale)
-    _arguments.tensor("value", value)
     _arguments.positive(block_size=block_size)
     _arguments.flags(return_lse=return_lse)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
