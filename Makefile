@@ -20,18 +20,20 @@ export MKL_NUM_THREADS = 1
 # A progress bar is for a person.
 test: export TQDM_DISABLE = 1
 
-.PHONY: help book kernels test browser colab download pdf lint lab clean
+.PHONY: help book kernels test mutants faults browser colab download pdf lint lab clean
 
 help:
 	@echo 'make book       build the book; prints where it is'
 	@echo 'make test       run the tests of the library, the notebooks and the exercises'
 	@echo 'make kernels    install Triton (Linux, 1 GB), so that make test tests the GPU kernels too'
+	@echo 'make mutants    plant small faults in the library and count those its tests catch (hours)'
+	@echo 'make faults     plant faults in the library and record which chapters notice (an hour)'
 	@echo 'make lab        open the chapters in JupyterLab'
 	@echo 'make browser    build the book and read it with a browser (needs Chromium)'
 	@echo 'make colab      run every chapter in a copy of the environment of Colab'
 	@echo 'make download   pack the book, the chapters and the library into one zip'
 	@echo 'make pdf        write the book as one PDF (needs XeLaTeX, xindy, DejaVu and Noto Sans CJK)'
-	@echo 'make lint       check the format and the style of all code'
+	@echo 'make lint       check the format and the style of all code, and the dependencies'
 	@echo 'make clean      remove the environment and everything that was built'
 
 # One environment for all; made again only when what it must hold has changed.
@@ -65,6 +67,15 @@ test: $(INSTALLED)
 	$(PYTEST) $(PARALLEL) --nbval --nbval-sanitize-with tests/sanitize.cfg \
 		--junitxml=_build/chapters.xml chapters
 
+# MODULES="lookup scaling" tries those alone
+mutants: $(INSTALLED)
+	$(BIN)/python -m pip install $(PIP_ARGS) -r requirements-mutants.txt
+	$(BIN)/python tools/mutants.py $(MODULES)
+
+# CHAPTERS="06 07" tries those alone
+faults: $(INSTALLED)
+	$(BIN)/python tools/chapter_faults.py $(CHAPTERS)
+
 browser: book
 	$(PYTEST) -m site tests
 
@@ -83,6 +94,7 @@ pdf: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/deptry .
 
 lab: $(INSTALLED)
 	$(BIN)/jupyter lab chapters

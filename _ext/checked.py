@@ -1,7 +1,8 @@
 """The tables of the page "How this book is checked": counted and read, never typed.
 
 Cells, outputs and exercises are counted in the notebooks of these pages, mistakes in the library.
-Seconds come from the last run of the tests, which leaves `_build/chapters.xml`.
+Seconds come from the last run of the tests, which leaves `_build/chapters.xml`. What the chapters
+noticed of faults planted on purpose is read from the record that `make faults` writes.
 """
 
 import json
@@ -14,6 +15,23 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 COLUMNS = ("chapter", "cells", "outputs", "figures", "exercises", "mistakes", "seconds")
+NOTICED_BY_CHAPTER = ("chapter", "outputs", "faults")
+NOTICED_BY_KIND = ("fault", "tried in", "noticed", "output")
+# What was planted, by its kind in the record, in the words of the page.
+KINDS = {
+    "scale": "a wrong factor or divisor",
+    "axis": "the wrong axis",
+    "transpose": "a transpose missing or wrong",
+    "mask": "a mask ignored or upside down",
+    "causal": "the causal mask one off, or gone",
+    "bias": "a bias missing or wrong",
+    "heads": "heads mixed up",
+    "order": "parts swapped or misplaced",
+    "dropout": "dropout in the wrong place",
+    "numbers": "overflow, NaN, lost maximum",
+    "training": "a step of the training missing",
+    "checks": "a broken check or measure",
+}
 PACKAGES = ("torch", "numpy", "matplotlib", "seaborn", "ipykernel", "nbval", "jupyter-book")
 # An exercise is named where its answer is handed in: `check("softmax", my_softmax)`.
 CHECK = re.compile(r'check\("(\w+)"')
@@ -21,20 +39,32 @@ CHECK = re.compile(r'check\("(\w+)"')
 
 def fill_in(app, config):
     """Give the page its table, and the versions that the book is built and run with."""
-    rows = [f"| {' | '.join(COLUMNS)} |", "|---" + "|--:" * (len(COLUMNS) - 1) + "|"]
+    rows = []
     seconds, day = last_run(Path(app.srcdir, "_build", "chapters.xml"))
     for path in sorted(Path(app.srcdir, "chapters").glob("[0-9]*.ipynb")):
         cells, outputs, figures, names = count_notebook(path)
         counts = (cells, outputs, figures, len(names), count_mistakes(path.stem[3:], names))
         time = f"{seconds[path.stem]:.0f}" if path.stem in seconds else "–"
-        rows.append(f"| [](/chapters/{path.name}) | {' | '.join(map(str, counts))} | {time} |")
+        rows.append((link(path.stem), *counts, time))
     versions = [f"Python {platform.python_version()}"]
     versions += [f"{name} {version(name)}" for name in PACKAGES]
-    config.myst_substitutions |= {
-        "what_is_checked": "\n".join(rows),
+    record = json.loads(Path(app.srcdir, "tests/chapter_faults.json").read_text(encoding="utf-8"))
+    config.myst_substitutions |= what_was_noticed(record) | {
+        "what_is_checked": table(COLUMNS, rows),
         "versions": ", ".join(versions),
         "last_run": f"on {day}" if day else "unknown: the tests have not run where this was built",
     }
+
+
+def table(columns, rows):
+    """A table of MyST: words in the first column, numbers in the others."""
+    lines = [columns, ["---", *["--:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def link(chapter):
+    """A link to a chapter, which shows its title."""
+    return f"[](/chapters/{chapter}.ipynb)"
 
 
 def count_notebook(path):
@@ -64,6 +94,46 @@ def last_run(path):
         chapter = re.search(r"\d\d_\w+", case.get("classname"))[0]
         seconds[chapter] += float(case.get("time"))
     return seconds, suite.get("timestamp")[:10]
+
+
+def what_was_noticed(record):
+    """The tables and the figures on planted faults, from the record of `make faults`."""
+    planted = [fault | {"in": chapter} for chapter in record for fault in record[chapter]["faults"]]
+    by_kind = [
+        (words, len({fault["in"] for fault in some}), *count_noticed(some))
+        for kind, words in KINDS.items()
+        if (some := [fault for fault in planted if fault["kind"] == kind])
+    ]
+    by_chapter = [
+        (link(chapter), of(x["noticed"], x["altered"]), count_noticed(x["faults"])[0])
+        for chapter, x in record.items()
+    ]
+    errors = [fault["how"] for fault in planted if fault["cell"] and fault["how"] != "output"]
+    names = {fault["fault"] for fault in planted}
+    missed = sorted(names - {fault["fault"] for fault in planted if fault["cell"]})
+    missed = [re.sub(r"(\w+).*: (.+)", r"*\2* (`\1`)", name) for name in missed]
+    return {
+        "noticed_by_kind": table(NOTICED_BY_KIND, by_kind),
+        "noticed_by_chapter": table(NOTICED_BY_CHAPTER, by_chapter),
+        "faults_planted": len(names),
+        "fault_errors": len(errors),
+        "fault_assertions": errors.count("AssertionError"),
+        "faults_missed": ", ".join(missed) or "none",
+        "faults_tried": ", ".join(sorted({x["date"] for x in record.values()})),
+        "faults_versions": "; ".join(sorted({x["versions"] for x in record.values()})),
+        "faults_minutes": round(sum(x["seconds"] for x in record.values()) / 60),
+    }
+
+
+def count_noticed(faults):
+    """How many of the faults were noticed, and how many of these by an output."""
+    seen = [fault["how"] for fault in faults if fault["cell"]]
+    return of(seen, faults), seen.count("output")
+
+
+def of(some, all_of_them):
+    """Two numbers in one cell of a table, which is not broken into two lines."""
+    return f"{len(some)}\u00a0of\u00a0{len(all_of_them)}"
 
 
 def setup(app):
