@@ -121,7 +121,7 @@ def layer_sizes(dropout=0.0, num_kv_heads=None, **sizes):
 
 
 def packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias):
-    """Refuse arrays that are not in PyTorch's packed layout.
+    """The inputs, integers as floats; refuses arrays that are not in PyTorch's packed layout.
 
     Raises:
         TypeError: Not a NumPy array of real numbers.
@@ -142,6 +142,8 @@ def packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_
         _real_array(name, array)
         if array.shape != expected:
             raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
+    # a product of small integers would wrap around
+    return inputs.astype(np.result_type(inputs, 1.0), copy=False)
 
 
 def _real_array(name, array):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from attention_lib import _arguments, _validate
+from attention_lib import _arguments, _packed, _validate
 from attention_lib.lookup import softmax
 from attention_lib.single_head import SingleHeadAttention, _attend
 
@@ -77,6 +77,9 @@ class MultiHeadAttention(nn.Module):
     of its input. One projection for all heads is the projections of the heads, one below the
     other: head i owns rows ``i * d`` to ``(i + 1) * d - 1`` of the weight.
 
+    In a small layer on the CPU the parameters of ``q_proj``, ``k_proj`` and ``v_proj`` share one
+    piece of memory, without overlap. Self-attention without gradients takes one product there.
+
     Args:
         embed_dim: Width of query and output, whatever ``vdim`` is.
         num_heads: Number of heads; divides ``embed_dim``.
@@ -98,6 +101,8 @@ class MultiHeadAttention(nn.Module):
         Vaswani et al., "Attention is all you need", 2017, section 3.2.2; shared key/value heads:
         Ainslie et al., "GQA", 2023.
     """
+
+    _block = None  # of memory, for the parameters of three projections
 
     def __init__(
         self,
@@ -125,6 +130,20 @@ class MultiHeadAttention(nn.Module):
         self.v_proj = nn.Linear(self.vdim, kv_width, bias=bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.reset_parameters()
+        self._block = _packed.pack(self._inputs())
+
+    def _apply(self, fn, recurse=True):
+        """What ``to``, ``double`` and the like do; parameters side by side are so afterwards."""
+        held = self._block is not None and self._block.holds(self._inputs())
+        super()._apply(fn, recurse)
+        if held and not self._block.holds(self._inputs()):
+            self._block = _packed.pack(self._inputs())
+        return self
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if self._block is None:  # a copy, or fresh from a file
+            self._block = _packed.pack(self._inputs())
 
     def reset_parameters(self):
         """New initial weights, drawn uniformly with variance 1 / width of the input; biases 0.
@@ -196,11 +215,20 @@ class MultiHeadAttention(nn.Module):
 
     def _heads(self, query, key, value):
         """Queries, keys and values of all heads; a subclass may bring in the positions here."""
+        if query is key is value and self._block is not None and not torch.is_grad_enabled():
+            packed = self._block.product(self._inputs(), query)
+            if packed is not None:
+                heads = torch.unflatten(packed, -1, (3, self.num_heads, -1))
+                return heads.permute(2, 0, 3, 1, 4).unbind()
         return (
             _split(self.q_proj(query), self.num_heads),
             _split(self.k_proj(key), self.num_kv_heads),
             _split(self.v_proj(value), self.num_kv_heads),
         )
+
+    def _inputs(self):
+        """The modules that project the inputs, whatever they are by now."""
+        return [self._modules.get(name) for name in ("q_proj", "k_proj", "v_proj")]
 
     def extra_repr(self) -> str:
         """The numbers of heads and the dropout, for ``print``."""
@@ -254,8 +282,10 @@ class PerHeadAttention(nn.Module):
             gets rows ``i * d`` to ``(i + 1) * d - 1`` of each projection.
 
         Raises:
+            TypeError: Not a :class:`MultiHeadAttention`.
             ValueError: A layer that separate heads of one width cannot express.
         """
+        _arguments.instance("layer", layer, MultiHeadAttention, "a MultiHeadAttention")
         plain = MultiHeadAttention(layer.embed_dim, layer.num_heads).extra_repr()
         widths = {layer.embed_dim, layer.kdim, layer.vdim}
         if layer.extra_repr() != plain or len(widths) > 1:
@@ -326,7 +356,8 @@ def numpy_multi_head_attention(
         TypeError: Not NumPy arrays of real numbers, or a number of heads that is not an integer.
         ValueError: Shapes do not fit together, or heads that do not divide.
     """
-    _validate.packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
+    arrays = (in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
+    inputs = _validate.packed_arguments(inputs, *arrays)
     seq, batch, embed_dim = inputs.shape
     _validate.layer_sizes(embed_dim=embed_dim, num_heads=num_heads)
     projected = inputs @ in_proj_weight.T + (0 if in_proj_bias is None else in_proj_bias)

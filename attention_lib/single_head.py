@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
         value: Values, ``(..., S, v)``; v may differ from d.
         mask: Bool, True = may attend; ``(S,)``, ``(L, S)``, or as many axes as the query,
             broadcasting to ``(..., L, S)``. A finite value in a masked slot has no influence;
-            NaN and infinity spread, as in PyTorch.
+            NaN and infinity in a masked value spread, and those in a masked key may.
         is_causal: Position i may attend to positions 0 to i only; needs L = S. A mask that is
             given as well holds too.
         scale: Factor for the scores, ``1 / sqrt(d)`` by default.
@@ -188,7 +188,8 @@ def numpy_attention(
         TypeError: Not NumPy arrays of real numbers.
         ValueError: Shapes do not fit together.
     """
-    _validate.packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
+    arrays = (in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
+    inputs = _validate.packed_arguments(inputs, *arrays)
     embed_dim = inputs.shape[-1]
     projected = inputs @ in_proj_weight.T + (0 if in_proj_bias is None else in_proj_bias)
     # attention runs over positions, so the batch goes first for the two products
@@ -206,8 +207,12 @@ def _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights
     with _no_autocast(query):
         weights = _weights(query, key, _allowed(query, mask, is_causal), scale)
         kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
-        output = (kept @ value.to(kept.dtype)).to(query.dtype)
-    return (output, weights.to(query.dtype)) if return_weights else output
+        output = _to(kept @ _to(value, kept.dtype), query.dtype)
+    return (output, _to(weights, query.dtype)) if return_weights else output
+
+
+def _to(x, dtype):
+    return x if x.dtype == dtype else x.to(dtype)  # a call that does nothing takes time too
 
 
 def _no_autocast(query):
@@ -243,12 +248,12 @@ def _weights(query, key, allowed, scale):
 
 def _scores(query, key, scale):
     """``query @ key.T * scale`` in one call, which spares a pass over a scaled copy."""
-    samples = math.prod(query.shape[:-2])
-    query_flat = query.reshape(samples, *query.shape[-2:])
-    key_flat = key.reshape(samples, *key.shape[-2:])
+    if query.ndim == 2:
+        return _scores(query[None], key[None], scale)[0]
+    queries, keys = query.flatten(0, -3), key.flatten(0, -3)
     unread = query.new_empty(())  # with beta = 0
-    scores = torch.baddbmm(unread, query_flat, key_flat.mT, beta=0, alpha=scale)
-    return scores.view(*query.shape[:-1], key.shape[-2])
+    scores = torch.baddbmm(unread, queries, keys.mT, beta=0, alpha=scale)
+    return scores.unflatten(0, query.shape[:-2])
 
 
 def _softmax(scores):
@@ -262,13 +267,14 @@ def _softmax(scores):
 
 def _fused(query, key, value, mask, is_causal, scale):
     """PyTorch's kernel, with rows that may attend to nothing set to 0 on every back end."""
-    if mask is None:
+    # The kernel multiplies its own fill of -inf by the scale: NaN for a scale of 0 or less.
+    if mask is None and not (is_causal and scale is not None and scale <= 0):
         output = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
-        return output.to(query.dtype)  # another one under autocast
+        return _to(output, query.dtype)  # another one under autocast
     allowed = _allowed(query, mask, is_causal)
     allowed = allowed[None] if allowed.ndim == 1 else allowed
     empty = ~allowed.any(dim=-1, keepdim=True)
     output = F.scaled_dot_product_attention(
         query, key, value, attn_mask=allowed | empty, scale=scale
     )
-    return output.masked_fill(empty, 0.0).to(query.dtype)
+    return _to(output.masked_fill(empty, 0.0), query.dtype)

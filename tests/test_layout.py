@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import attention_lib
+from tools import dependencies
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "attention_lib"
@@ -24,6 +25,7 @@ SECOND = {
     "_work": "timing",
     "_flash": "tiling",
     "_cache": "decoding",
+    "_packed": "multi_head",
     "_ranks": "devices",
     "_ring": "devices",
 }
@@ -229,6 +231,13 @@ def test_every_dependency_is_pinned_within_its_range():
     pinned = dict(line.split("==") for line in lines if "==" in line)
     for requirement in ranges():
         assert pinned[requirement.name] in requirement.specifier, requirement
+
+
+def test_every_pinned_package_says_what_it_is_for_and_under_which_licence():
+    rows = list(dependencies.ROW.finditer(dependencies.TABLE.read_text("utf-8")))
+    names = [row["name"] for row in rows if row["name"] != "package"]
+    assert sorted(names) == sorted(dependencies.pinned())
+    assert not [row["name"] for row in rows if not row["licence"].strip()]
 
 
 def test_version_is_the_newest_in_the_changelog():
