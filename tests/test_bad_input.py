@@ -1,12 +1,20 @@
 """What every public function says about each argument when it is wrong.
 
 CALLS holds one valid call of every public function and the kind of each argument. Every argument
-is replaced in turn by all the wrong values of its kind: each must be refused with a ValueError or
-TypeError whose message names the argument, not with an error from inside PyTorch or NumPy.
+is replaced in turn by all the wrong values of its kind: each must be refused by a ``raise`` of the
+library, with a ValueError or TypeError whose message names the argument. An error from inside
+PyTorch or NumPy does not count, even if it happens to name it.
+
+`python tests/test_bad_input.py` prints the table: each call and the message that it gets.
 """
 
 import datetime
+import dis
+import inspect
 import math
+import re
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +23,7 @@ import torch
 import attention_lib
 from attention_lib import (
     AttentionClassifier,
+    Characters,
     CrossAttentionBlock,
     InductionModel,
     KeyValueCache,
@@ -23,14 +32,19 @@ from attention_lib import (
     MultiHeadAttention,
     PatchClassifier,
     PerHeadAttention,
+    RecallTask,
+    RepeatTask,
     RetrievalModel,
+    RollingCache,
     RotaryAttention,
     SingleHeadAttention,
     Transducer,
     TransformerBlock,
+    Vocabulary,
 )
 
 pytestmark = pytest.mark.refusal
+LIBRARY = Path(attention_lib.__file__).parent
 
 NOT_A_COUNT = ["3", 2.5, -1, True, [1], math.nan, torch.ones(2)]
 NOT_A_FLAG = ["yes", 1, 0.0, torch.ones(2), np.True_]
@@ -40,20 +54,25 @@ NOT_AN_ARRAY = ["x", 1j, np.array(["a"]), np.array([None]), np.ones(3, bool), {}
 WRONG = {
     "axis": lambda _: ["0", 0.0, True, [0], 3, torch.ones(2)],
     "count": lambda _: NOT_A_COUNT,
+    "integer": lambda _: ["3", 2.5, True, [1], math.nan, torch.ones(2)],
     "flag": lambda _: NOT_A_FLAG,
     "number": lambda _: ["1", math.nan, 1j, [1.0], torch.ones(2)],
     "probability": lambda _: ["1", math.nan, -0.5, 1.5, True, torch.ones(2)],
     "float tensor": lambda x: [*NOT_A_TENSOR, x.long(), x.to(torch.complex64), x.flatten()[0]],
     "tensor": lambda x: [*NOT_A_TENSOR, x.flatten()[0]],
-    "ids": lambda x: [*NOT_A_TENSOR, x.double(), x > 0, x.flatten()[0]],
+    "ids": lambda x: [*NOT_A_TENSOR, x.double(), x > 0, x.flatten()[0], ["a"], [[1, 2], [3]]],
     "any float tensor": lambda x: [*NOT_A_TENSOR, x.long(), x.to(torch.complex64)],
     "any mask": lambda x: [*NOT_A_TENSOR, x.long(), x.double()],
+    "number mask": lambda x: [*NOT_A_TENSOR, x > 0, x + 2],
     "mask": lambda x: [*NOT_A_TENSOR, x.long(), x.double(), x[None, None, None]],
     "blocked mask": lambda x: [*NOT_A_TENSOR, x.long()],
     "layer mask": lambda _: [*NOT_A_TENSOR, torch.ones(2, 3), torch.ones(7, 7, 7, 7, 7) > 0],
     "array": lambda _: NOT_AN_ARRAY,
     "packed array": lambda x: ["x", 3, [1.0], x[None], x > 0, x.astype(complex)],
     "dtype": lambda _: ["float32", 32, np.float32],
+    "float dtype": lambda _: ["float32", 32, np.float32, torch.int64, torch.float8_e4m3fn],
+    "device": lambda _: ["nowhere", "cpu:x", 2.5, [1], -1],
+    "blocks": lambda _: [3, [3], [(torch.ones(2, 3),)], [("s", "v")], [(torch.ones(2, 3), 3)]],
     "functions": lambda _: ["f", 3, {}, [abs]],
     "bool tensor": lambda _: [*NOT_A_TENSOR, torch.ones(7, 7)],
     "function": lambda _: ["f", 3],
@@ -122,13 +141,19 @@ BLOCK = SIZES | {
 }  # fmt: skip
 SELF = {"query": (normal(2, 3, 8), "float tensor"), "mask": (None, "layer mask?")}
 FLAGS = {"is_causal": (False, "flag"), "return_weights": (False, "flag")}
-LENGTH = {"length": (3, "count"), "keys": (None, "count?"), "align": (None, "choice?")}
+CONTEXT = {
+    "key": (normal(2, 3, 8), "float tensor?"), "value": (normal(2, 3, 8), "float tensor?"),
+}  # fmt: skip
+LENGTH = {
+    "length": (3, "count"), "keys": (None, "count?"), "align": (None, "choice?"),
+    "device": (None, "device?"),
+}  # fmt: skip
 IMAGES = {"images": (torch.rand(2, 1, 4, 4), "tensor"), "patch_size": (2, "count")}
 CORE = {"batch": (1, "count"), "heads": (2, "count"), "q": (3, "count"), "k": (5, "count")}
 CORE |= {"d": (4, "count"), "v": (None, "count?")}
 CACHE = {
     "batch_size": (1, "count"), "num_kv_heads": (2, "count"), "capacity": (8, "count"),
-    "width": (4, "count"), "dtype": (None, "dtype?"),
+    "width": (4, "count"), "dtype": (None, "float dtype?"), "device": (None, "device?"),
 }  # fmt: skip
 TO_MASK = {"mask": (ones(2, 3), "any mask")}
 
@@ -158,7 +183,9 @@ CALLS = {
     "PerHeadAttention": kinds(**SIZES, bias=(True, "flag")),
     "from_torch": kinds(module=(torch.nn.MultiheadAttention(8, 2), "module")),
     "to_torch": kinds(module=(MultiHeadAttention(8, 2), "module"), batch_first=(True, "flag")),
-    "check_gradients": kinds(function=(Square(), "function")),
+    "check_gradients": kinds(
+        function=(Square(), "function"), second=(True, "flag"), seed=(0, "seed")
+    ),
     "causal_mask": kinds(**LENGTH),
     "window_mask": kinds(**LENGTH, left=(1, "count?"), right=(0, "count?")),
     "padding_mask": kinds(lengths_or_ids=(torch.tensor([1, 2]), "ids"), keys=(3, "count?")),
@@ -168,7 +195,7 @@ CALLS = {
     "segment_mask": kinds(
         segments=(torch.tensor([1, 2]), "ids"), key_segments=(torch.tensor([1, 2]), "ids?")
     ),
-    "to_additive": kinds(**TO_MASK, dtype=(torch.float32, "dtype")),
+    "to_additive": kinds(**TO_MASK, dtype=(torch.float32, "float dtype")),
     "from_additive": kinds(mask=(torch.zeros(2, 3), "any float tensor")),
     "to_torch_attn_mask": kinds(**TO_MASK, num_heads=(None, "count?")),
     "from_torch_attn_mask": kinds(
@@ -176,6 +203,7 @@ CALLS = {
     ),
     "to_key_padding_mask": kinds(mask=(ones(2, 1, 1, 3), "mask")),
     "from_key_padding_mask": kinds(key_padding_mask=(ones(2, 3), "blocked mask")),
+    "from_ones_and_zeros": kinds(mask=(torch.eye(3), "number mask")),
     "to_ones_and_zeros": kinds(**TO_MASK, dtype=(torch.int64, "dtype")),
     "TransformerBlock": kinds(**BLOCK, attention=(None, "module?")),
     "CrossAttentionBlock": kinds(**BLOCK),
@@ -185,8 +213,8 @@ CALLS = {
         base=(10.0, "number"),
     ),
     "linear_bias_slopes": kinds(num_heads=(2, "count")),
-    "RotaryAttention": kinds(**SIZES),
-    "LinearBiasAttention": kinds(**SIZES),
+    "RotaryAttention": kinds(**LAYER),
+    "LinearBiasAttention": kinds(**LAYER),
     "RecallTask": kinds(num_keys=(8, "count"), num_values=(4, "count")),
     "RepeatTask": kinds(vocab_size=(8, "count")),
     "RetrievalModel": kinds(num_keys=(8, "count"), num_values=(4, "count"), embed_dim=(8, "count")),
@@ -254,14 +282,16 @@ CALLS = {
     ),
     "roofline": kinds(
         size=(8, "count?"), copied=(8, "count"), repeats=(1, "count"),
-        dtype=(torch.float32, "dtype"),
+        dtype=(torch.float32, "float dtype"), device=("cpu", "device?"),
     ),
     "attention_flops": kinds(**CORE, backward=(False, "flag"), recompute=(False, "flag")),
     "attention_bytes": kinds(
-        **CORE, backward=(False, "flag"), fused=(True, "flag"), dtype=(torch.float32, "dtype")
+        **CORE, backward=(False, "flag"), fused=(True, "flag"),
+        dtype=(torch.float32, "float dtype"),
     ),
     "bytes_moved": kinds(function=(lambda: None, "function")),
     "page_faults": kinds(function=(lambda: None, "function")),
+    "online_softmax": kinds(blocks=([(torch.ones(2, 3), torch.ones(3, 4))], "blocks")),
     "tiled_attention": kinds(
         **HEAD, **OPTIONS, block_size=(2, "count"), return_lse=(False, "flag")
     ),
@@ -294,18 +324,21 @@ CALLS = {
     ),
 }  # fmt: skip
 LAYERS = {
-    "MultiHeadAttention": (MultiHeadAttention(8, 2), kinds(**SELF, **FLAGS)),
-    "PerHeadAttention": (PerHeadAttention(8, 2), kinds(**SELF, **FLAGS)),
-    "SingleHeadAttention": (SingleHeadAttention(8, 2), kinds(**SELF, **FLAGS)),
-    "RotaryAttention": (RotaryAttention(8, 2), kinds(**SELF, **FLAGS)),
-    "LinearBiasAttention": (LinearBiasAttention(8, 2), kinds(**SELF, **FLAGS)),
+    "MultiHeadAttention": (MultiHeadAttention(8, 2), kinds(**SELF, **CONTEXT, **FLAGS)),
+    "PerHeadAttention": (PerHeadAttention(8, 2), kinds(**SELF, **CONTEXT, **FLAGS)),
+    "SingleHeadAttention": (SingleHeadAttention(8, 2), kinds(**SELF, **CONTEXT, **FLAGS)),
+    "RotaryAttention": (RotaryAttention(8, 2), kinds(**SELF, **CONTEXT, **FLAGS)),
+    "LinearBiasAttention": (LinearBiasAttention(8, 2), kinds(**SELF, **CONTEXT, **FLAGS)),
     "TransformerBlock": (
         TransformerBlock(8, 2),
         kinds(x=(normal(2, 3, 8), "float tensor"), mask=(None, "layer mask?"), **FLAGS),
     ),
     "CrossAttentionBlock": (
         CrossAttentionBlock(8, 2),
-        kinds(x=(normal(2, 3, 8), "float tensor"), memory=(normal(2, 4, 8), "float tensor")),
+        kinds(
+            x=(normal(2, 3, 8), "float tensor"), memory=(normal(2, 4, 8), "float tensor"),
+            mask=(None, "layer mask?"), memory_mask=(None, "layer mask?"), **FLAGS,
+        ),
     ),
     "RetrievalModel": (
         RetrievalModel(8, 4, 8),
@@ -334,10 +367,60 @@ LAYERS = {
         kinds(images=(torch.rand(2, 1, 4, 4), "float tensor"), return_weights=(False, "flag")),
     ),
 }  # fmt: skip
+# and public methods, or functions that are called in a second way
+WORDS, LETTERS = Vocabulary(["a", "b"]), Characters(["ab"])
+APPENDED = {
+    "key": (normal(1, 2, 1, 4), "float tensor"), "value": (normal(1, 2, 1, 4), "float tensor"),
+    "real": (None, "bool tensor?"),
+}  # fmt: skip
+READ = {"length": (1, "count"), "real": (None, "bool tensor?")}
+CALLED = {
+    "padding_mask of ids": (
+        attention_lib.padding_mask,
+        kinds(lengths_or_ids=(torch.tensor([[1, 0]]), "ids"), pad_id=(0, "integer?")),
+    ),
+    "KeyValueCache.append": (KeyValueCache(1, 2, 99, 4).append, kinds(**APPENDED)),
+    "RollingCache.append": (RollingCache(1, 2, 99, 4).append, kinds(**APPENDED)),
+    "KeyValueCache.next_positions": (KeyValueCache(1, 2, 9, 4).next_positions, kinds(**READ)),
+    "KeyValueCache.rewind": (KeyValueCache(1, 2, 9, 4).rewind, kinds(length=(1, "count"))),
+    "RollingCache.rewind": (RollingCache(1, 2, 9, 4).rewind, kinds(length=(1, "count"))),
+    "LanguageModel.new_caches": (
+        LanguageModel(8, 8, 2, 1).new_caches,
+        kinds(batch_size=(2, "count"), capacity=(3, "count")),
+    ),
+    "PerHeadAttention.from_multi_head": (
+        PerHeadAttention.from_multi_head, kinds(layer=(MultiHeadAttention(8, 2), "module"))
+    ),
+    "RecallTask.draw": (
+        RecallTask().draw,
+        kinds(batch=(2, "count"), slots=(3, "count"), generator=(None, "generator?")),
+    ),
+    "RepeatTask.draw": (
+        RepeatTask().draw,
+        kinds(batch=(2, "count"), length=(4, "count"), generator=(None, "generator?")),
+    ),
+    "Vocabulary.of_texts": (
+        Vocabulary.of_texts, kinds(texts=(["a b"], "texts"), size=(4, "count"))
+    ),
+    "Vocabulary.encode": (
+        WORDS.encode, kinds(texts=(["a b"], "texts"), class_token=(True, "flag"))
+    ),
+    "Vocabulary.decode": (WORDS.decode, kinds(ids=(torch.tensor([3, 4]), "ids"))),
+    "Characters.encode": (LETTERS.encode, kinds(texts=(["ab"], "texts"), end=(True, "flag"))),
+    "Characters.decode": (LETTERS.decode, kinds(ids=(torch.tensor([[3, 4]]), "ids"))),
+    "AttentionClassifier.read": (
+        AttentionClassifier(8, 8, 2, 2, 1).read, kinds(ids=(torch.tensor([[2, 3]]), "ids"))
+    ),
+    "Transducer.encode": (
+        Transducer(5, 6, 8).encode, kinds(source=(torch.tensor([[1, 2]]), "ids"))
+    ),
+}  # fmt: skip
 
 
-# their arguments come in numbers or blocks, or need a GPU: refusals are in their own tests
-ELSEWHERE = {"combine_masks", "online_softmax", "flash_attention", "from_ones_and_zeros"}
+# masks in any number, or a GPU is needed: refusals are in their own tests
+ELSEWHERE = {"combine_masks", "flash_attention"}
+# takes what read gives
+ELSEWHERE |= {"AttentionClassifier.pool"}
 # and these need several processes
 ELSEWHERE |= {
     "HeadParallelAttention", "ring_attention", "run_ranks", "count_communication", "RankError",
@@ -349,17 +432,23 @@ def everything():
         yield name, getattr(attention_lib, name), valid, kind
     for name, (layer, (valid, kind)) in LAYERS.items():
         yield f"a {name}", layer, valid, kind
+    for name, (function, (valid, kind)) in CALLED.items():
+        yield name, function, valid, kind
+
+
+def wrong_values(valid, kind):
+    """Pairs of an argument and a wrong value of it."""
+    for argument, kind_of_argument in kind.items():
+        wrong = [] if kind_of_argument.endswith("?") else [None]
+        wrong += WRONG[kind_of_argument.removesuffix("?")](valid[argument])
+        for value in wrong:
+            yield argument, value
 
 
 def wrong_calls():
     for name, function, valid, kind in everything():
-        for argument, kind_of_argument in kind.items():
-            wrong = [] if kind_of_argument.endswith("?") else [None]
-            wrong += WRONG[kind_of_argument.removesuffix("?")](valid[argument])
-            for number, value in enumerate(wrong):
-                yield pytest.param(
-                    function, valid, argument, value, id=f"{name}-{argument}-{number}"
-                )
+        for number, (argument, value) in enumerate(wrong_values(valid, kind)):
+            yield pytest.param(function, valid, argument, value, id=f"{name}-{argument}-{number}")
 
 
 @pytest.mark.parametrize(
@@ -369,12 +458,89 @@ def test_valid_call_is_accepted(function, valid):
     function(**valid)
 
 
+def is_refusal(error):
+    """Whether a ``raise`` in the library's own code gave the error.
+
+    An error of C++ code surfaces in the frame that called it, so the file alone proves nothing.
+    """
+    last = error.__traceback__
+    while last.tb_next:
+        last = last.tb_next
+    code = last.tb_frame.f_code
+    raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return raised and Path(code.co_filename).is_relative_to(LIBRARY)
+
+
 @pytest.mark.parametrize(("function", "valid", "argument", "value"), list(wrong_calls()))
 def test_wrong_argument_is_refused_by_name(function, valid, argument, value):
     with pytest.raises((TypeError, ValueError)) as caught:
         function(**valid | {argument: value})
-    assert any(name in str(caught.value) for name in argument.split("_or_"))
+    # the block's two attention layers both call theirs mask
+    names = argument.removeprefix("memory_").replace("_or_", "|")
+    assert re.search(rf"\b({names})\b", str(caught.value))
+    assert is_refusal(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.zeros(2, dtype="x"),  # C++, in a frame of this file
+        lambda: attention_lib._arguments._integers(0, None),  # the interpreter, in the library
+        lambda: attention_lib.single_head._scores(torch.ones(2, 3), torch.ones(2, 4), 1.0),  # C++
+        lambda: torch.nn.Unflatten(0, "x"),  # a raise of PyTorch
+    ],
+)
+def test_error_of_others_is_no_refusal(call):
+    with pytest.raises((TypeError, AttributeError, RuntimeError)) as caught:
+        call()
+    assert not is_refusal(caught.value)
 
 
 def test_every_public_name_is_called():
-    assert set(CALLS) | ELSEWHERE == set(attention_lib.__all__)
+    assert set(attention_lib.__all__) <= set(CALLS) | ELSEWHERE
+
+
+def test_every_public_method_is_called():
+    classes = {n: c for n in CALLS if isinstance(c := getattr(attention_lib, n), type)}
+    methods = {
+        f"{name}.{method}"
+        for name, owner in classes.items()
+        for method in vars(owner)
+        if not method.startswith("_") and method != "forward"
+        if callable(function := getattr(owner, method))
+        if set(inspect.signature(function).parameters) - {"self"}
+    }
+    assert methods <= set(CALLED) | ELSEWHERE
+
+
+def test_every_argument_is_given():
+    given = defaultdict(set)
+    for _, function, _, kind in everything():
+        given[function] |= set(kind)
+    for function, names in given.items():
+        call = function.forward if isinstance(function, torch.nn.Module) else function
+        parameters = inspect.signature(call).parameters.values()
+        assert {p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD} <= names, function
+
+
+def shown(value):
+    """A wrong value in a few words."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
+        return f"{str(value.dtype).removeprefix('torch.')} {kind} {tuple(value.shape)}"
+    return getattr(value, "__name__", None) or " ".join(f"{value!r:.30}".split())
+
+
+def print_table():
+    """Each wrong call and the message it gets, a line each."""
+    for name, function, valid, kind in everything():
+        for argument, value in wrong_values(valid, kind):
+            try:
+                function(**valid | {argument: value})
+            except Exception as error:
+                call = f"{name}({argument}={shown(value)})"
+                print(f"{call:60} {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+if __name__ == "__main__":
+    print_table()
