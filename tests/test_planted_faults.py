@@ -1,16 +1,22 @@
 """The tests of the library catch faults, many of them shipped by real code.
 
-Each fault is planted in a copy of the library, and the module's own tests must fail there.
+Each fault is planted in a copy of the library, and the module's own tests must fail there. The
+test that caught a fault before is tried first, and all of them where it does not catch it now:
+`python tests/test_planted_faults.py` writes down anew which one it is (tests/caught_by.json).
 """
 
+import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 # Each fault needs a fresh process, and most of a test run's time is the import of torch. Where
 # processes can be forked, all of them come from one that has imported it, and nothing of ours.
@@ -22,6 +28,7 @@ PASSED, FAILED = 100, 101  # a process that breaks down exits with 1, as failing
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+CAUGHT_BY = TESTS / "caught_by.json"
 HOME_OF_TESTS = {"_validate": "single_head"}
 FAULTS = {
     "lookup": {
@@ -157,6 +164,48 @@ FAULTS = {
         ),
         "heads that do not divide": ("if embed_dim % num_heads:", "if False:"),
         "width unchecked": ("tensor.ndim != 3 or tensor.shape[2] != width", "tensor.ndim != 3"),
+    },
+    # query, key and value as one product
+    "_packed of packed": {
+        "parts in another order": ("self.parts += parts\n", "self.parts += parts[::-1]\n"),
+        "moved without its numbers": ("torch.cat([p.detach()", "torch.cat([p.detach() * 0"),
+        "hooks not looked for": ("            or layer._forward_hooks\n", ""),
+        "hooks of all modules not looked for": ("every_module._global_forward_hooks or ", ""),
+        "replaced layer taken for a plain one": (
+            "type(layer) is not nn.Linear",
+            "not isinstance(layer, nn.Linear)",
+        ),
+        "memory not looked at": ("plain and p.is_set_to(part)", "plain"),
+        "start of the memory is enough": ("p.is_set_to(part)", "p.data_ptr() == part.data_ptr()"),
+        "another dtype over the same memory": (" and p.dtype == part.dtype", ""),
+        "memory of other processes moved": (" and not p.is_shared()", ""),
+    },
+    "multi_head of packed": {
+        "keys from elsewhere ignored": ("query is key is value and", "key is value and"),
+        "stale memory after a move": (
+            "if held and not self._block.holds(self._inputs()):",
+            "if False:",
+        ),
+        "gradients lost": (" and not torch.is_grad_enabled():", ":"),
+    },
+    "single_head of properties": {
+        "strides taken for granted": ("key.flatten(0, -3)", "key.view(-1, *key.shape[-2:])"),
+        "maximum not subtracted": (
+            "return scores.softmax(dim=-1)",
+            "return scores.exp() / scores.exp().sum(-1, keepdim=True)",
+        ),
+        "mask times weights": (
+            "weights = _softmax(scores.masked_fill(~(allowed | empty), -math.inf))",
+            "weights = _softmax(scores) * (allowed | empty)",
+        ),
+        "causal kernel with any scale": ("scale <= 0):", "scale < -1e9):"),
+    },
+    "tiling of properties": {
+        "input changed in place": (
+            "of_rows = query[..., rows, :] * scale",
+            "of_rows = query[..., rows, :].mul_(scale)",
+        ),
+        "no key gives 0 / 0": ("total.masked_fill(total == 0, 1.0)", "total"),
     },
     "single_head of multi_head": {
         "autocast lowers the scores": ("enabled=False", "enabled=True"),
@@ -644,11 +693,9 @@ def run_tests(folder, tests, output):
     sys.exit(PASSED + code)
 
 
-def outcome(folder, module, right="", wrong=""):
-    """What pytest exits with on a copy of the library with a change, and what it prints."""
-    if module.startswith("_flash") and find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
-    for name in ("attention_lib", "pyproject.toml", "tests/conftest.py"):
+def plant(folder, module, right="", wrong=""):
+    """Copy the library, with a change, and the tests of a module; returns where these are."""
+    for name in ("attention_lib", "pyproject.toml", "tests/conftest.py", "tests/oracle.py"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         (folder / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, folder / name)
@@ -659,16 +706,33 @@ def outcome(folder, module, right="", wrong=""):
     source = path.read_text(encoding="utf-8")
     assert not right or source.count(right) == 1, f"{right!r} must stand once in {module}.py"
     path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    if processes.get_start_method() == "forkserver":
-        processes.set_forkserver_preload(PRELOADED)
+    return tests
+
+
+def outcome(folder, module, fault=None, first=None):
+    """What pytest exits with on a copy of the library with a fault, and what it prints."""
+    if module.startswith("_flash") and find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    tests = plant(folder, module, *(FAULTS[module][fault] if fault else ()))
     # What a validator lets through is seen where it should refuse, and what a kernel does wrong
     # in the tests of the kernels: no need to wait for the others.
     chosen = {"_validate": ["-m", "refusal"], "_flash": ["-k", "kernels and not compile"]}
-    chosen = [tests, *(chosen.get(module, []))]
-    process = processes.Process(target=run_tests, args=(folder, chosen, folder / "output"))
+    code = FAILED + 1
+    if first:
+        code = run(folder, [f"{tests}::{first}"])
+    if code != FAILED:  # the recorded test let it pass, or is no longer there
+        code = run(folder, [tests, *chosen.get(module.partition(" of ")[0], [])])
+    return code, (folder / "output").read_text(encoding="utf-8")
+
+
+def run(folder, tests):
+    """The exit status of the tests in a process of their own."""
+    if processes.get_start_method() == "forkserver":
+        processes.set_forkserver_preload(PRELOADED)
+    process = processes.Process(target=run_tests, args=(folder, tests, folder / "output"))
     process.start()
     process.join()
-    return process.exitcode, (folder / "output").read_text(encoding="utf-8")
+    return process.exitcode
 
 
 @pytest.mark.parametrize("module", FAULTS)
@@ -681,5 +745,23 @@ def test_without_a_fault_the_tests_pass(module, tmp_path):
     ("module", "fault"), [(module, fault) for module, faults in FAULTS.items() for fault in faults]
 )
 def test_planted_fault_is_caught(module, fault, tmp_path):
-    code, output = outcome(tmp_path, module, *FAULTS[module][fault])
+    caught_by = json.loads(CAUGHT_BY.read_text(encoding="utf-8"))
+    code, output = outcome(tmp_path, module, fault, caught_by.get(module, {}).get(fault))
     assert code == FAILED, f"the tests pass, or do not run, with {fault!r}:\n{output}"
+
+
+def record():
+    """Write down a test that catches each fault; needs Triton for those of the kernels."""
+    before, caught_by = json.loads(CAUGHT_BY.read_text(encoding="utf-8")), {}
+    for module, fault in tqdm([(m, f) for m, faults in FAULTS.items() for f in faults]):
+        with tempfile.TemporaryDirectory() as folder:
+            first = before.get(module, {}).get(fault)
+            _, output = outcome(Path(folder), module, fault, first)
+        caught = re.search(r"^FAILED [^:]+::(.+?)(?: - |$)", output, re.MULTILINE)
+        if caught:
+            caught_by.setdefault(module, {})[fault] = caught[1]
+    CAUGHT_BY.write_text(json.dumps(caught_by, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    record()
