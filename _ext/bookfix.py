@@ -8,7 +8,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from docutils import nodes
+from sphinx.builders.latex.nodes import thebibliography
 from sphinx.ext import intersphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.images import get_image_size
 
 UNPUBLISHED = "/-not-published-/"
@@ -16,6 +18,11 @@ COLAB = "https://colab.research.google.com/"
 # The part of MathJax that the pages use: the program and its fonts, 1.6 of 18 MB.
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2")
 ROOT = re.compile(r"\\sqrt\{([^{}]*)\}")
+REFERENCES = "references-in-full"
+# The list begins a chapter of its own otherwise; its heading is there already.
+NO_CHAPTER = r"""\begingroup
+\renewenvironment{sphinxthebibliography}[1]
+  {\renewcommand{\chapter}[2]{}\begin{thebibliography}{#1}}{\end{thebibliography}}"""
 IMAGE = re.compile(r'<img [^>]*src="[./]*_images/(?P<name>[^"]+)"')
 
 
@@ -123,8 +130,26 @@ def link_array_types(app, env, node, contnode):
     return intersphinx.missing_reference(app, env, node, contnode)
 
 
+class KeepReferencesInPlace(SphinxPostTransform):
+    """Leave the references under their heading, where LaTeX would put them at the end of all."""
+
+    default_priority = 760  # after 750, which moves them
+    formats = ("latex",)
+
+    def run(self, **kwargs):
+        """Move the list back into its section."""
+        found = self.document.findall(nodes.section)
+        section = next(node for node in found if REFERENCES in node["ids"])
+        for references in list(self.document.findall(thebibliography)):
+            references.parent.remove(references)
+            section += nodes.raw("", NO_CHAPTER, format="latex")
+            section += references
+            section += nodes.raw("", r"\endgroup", format="latex")
+
+
 def setup(app):
     """Connect the repairs."""
+    app.add_post_transform(KeepReferencesInPlace)
     app.config.mathjax_path = "mathjax/tex-mml-chtml.js"
     app.connect("config-inited", remove_dead_buttons)
     app.connect("config-inited", tell_the_address)

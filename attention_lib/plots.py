@@ -106,6 +106,8 @@ def plot_heads(weights, query_labels, key_labels, title="head {}", columns=4):
 def plot_image_weights(image, weights, title="", ax=None, brightest=None):
     """A grey image, its patches tinted by attention weights; the more weight, the more colour.
 
+    A frame that grows thicker with the weight says the same in a grey print.
+
     Args:
         image: ``(height, width)``, array or tensor of any float dtype on any device.
         weights: ``(rows, columns)``, one weight a patch; they divide the image.
@@ -134,6 +136,11 @@ def plot_image_weights(image, weights, title="", ax=None, brightest=None):
     # a colour that grows from clear to nearly opaque: the image shows through everywhere
     tint = mpl.colors.LinearSegmentedColormap.from_list("tint", [(*TINT, 0), (*TINT, 0.7)])
     ax.imshow(over, cmap=tint, vmin=0, vmax=brightest)
+    for (row, column), weight in np.ndenumerate(weights):
+        if weight > 0:
+            corner = (column * size[1] - 0.5, row * size[0] - 0.5)
+            frame = {"edgecolor": COLOURS[1], "linewidth": 2.5 * weight / brightest}
+            ax.add_patch(plt.Rectangle(corner, size[1], size[0], fill=False, **frame))
     ax.spines[:].set_visible(True)  # white paper needs an edge on a white page
     ax.set(title=title, xticks=[], yticks=[])
     return ax
@@ -198,8 +205,8 @@ def plot_lines(x, lines, xlabel, ylabel, log=False, title="", ax=None):
 def plot_matrices(lines):
     """Equations of matrices, each matrix as a coloured grid under its name and shape.
 
-    One cell has the same size in all of them. Blue is negative and red positive, on a scale of
-    each matrix's own.
+    One cell has the same size in all of them. Blue, with a minus in the cell, is negative and red
+    positive, on a scale of each matrix's own.
 
     Args:
         lines: A list of equations from top to bottom, each a list of texts, such as ``"×"``, and
@@ -260,15 +267,17 @@ def _grid(ax, left, middle, name, matrix):
     """One matrix of :func:`plot_matrices`; its width in cells."""
     rows, columns = matrix.shape
     upper = middle + rows / 2
-    largest = np.abs(matrix).max()
+    limit = 1.4 * np.abs(matrix).max()  # the largest number is not so dark that it hides a minus
     ax.pcolormesh(
         left + np.arange(columns + 1),
         upper - np.arange(rows + 1),
         matrix,
         cmap="RdBu_r",
-        vmin=-largest,
-        vmax=largest,
+        vmin=-limit,
+        vmax=limit,
     )
+    row, column = np.nonzero(matrix < 0)
+    ax.plot(left + column + 0.5, upper - row - 0.5, "_", color="black", ms=5, mew=1.2)
     label = f"{name}\n{rows} × {columns}"
     ax.text(left + columns / 2, upper + 0.2, label, ha="center", va="bottom")
     return columns

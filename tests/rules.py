@@ -1,11 +1,14 @@
 """The rules that every chapter keeps. ``rule(nb, name)`` yields what breaks it and what to do."""
 
 import ast
+import base64
+import io
 import json
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import PIL.Image
 from markup import (
     broken_math,
     directive_name,
@@ -26,6 +29,11 @@ TAGS = {
     "hide-cell", "hide-input", "hide-output",
     "nbval-ignore-output",
 }  # fmt: skip
+# Packages and functions whose data differs between versions of what is installed
+DATA = ["sklearn", "babel", "pandas", "pydoc_data", "library_sentences", "date_pairs"]
+PHONE = 358  # pixels that a figure has on a phone
+TYPE = {"x-small": 6.94, "small": 8.33}  # points, where 10 is the default
+LEAST_TYPE = 9  # pixels
 TIMERS = r"\b(measure|compare|perf_counter|timeit)\b"
 MIME_TYPES = {"text/plain", "text/html", "image/png"}
 MARKUP = {
@@ -198,6 +206,27 @@ def figures_have_alt(nb, name):
         seen.add(alt)
 
 
+def smallest_type(output, source):
+    """Height in pixels of the smallest type of a stored figure, as a phone shows it."""
+    image = PIL.Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
+    sizes = re.findall(r"\b(?:font|label)?size=\"?([\w.-]+)", source)
+    points = min([10, *(float(TYPE.get(size, size)) for size in sizes)])
+    return points / 72 * image.info["dpi"][0] * min(1, PHONE / image.width)
+
+
+@rule
+def figures_can_be_read_on_a_phone(nb, name):
+    for n, cell in cells(nb, "code"):
+        for output in cell.outputs:
+            if "image/png" not in output.get("data", {}):
+                continue
+            if (pixels := smallest_type(output, cell.source)) < LEAST_TYPE:
+                yield (
+                    f"cell {n}: type of {pixels:.1f} px on a phone, {LEAST_TYPE} at least; a "
+                    "narrower figure, panels below each other or larger type"
+                )
+
+
 # Markdown that the book, JupyterLab, Colab and GitHub show alike
 
 
@@ -315,6 +344,18 @@ def opening(nb, name):
     for part in ("**You will be able to**", "**You need**"):
         if part not in nb.cells[0].source:
             yield f"cell 1: {part} is missing"
+
+
+@rule
+def versions_of_data(nb, name):
+    code = "\n".join(cell.source for _, cell in cells(nb, "code"))
+    found = sorted(set(re.findall(rf"\b({'|'.join(DATA)})\b", code)))
+    first = "\n".join(cell.source for _, cell in inside(nb, r"(?<=\.1 ).*", "markdown"))
+    if found and not re.search(r"\bversions?\b[^.]*\bmay differ\b", first):
+        yield (
+            f"{found}: this data depends on what is installed; the first section says that with "
+            "another version the numbers may differ"
+        )
 
 
 @rule

@@ -55,6 +55,49 @@ def test_maps_that_are_compared_share_their_colours():
 
 def test_wide_maps_show_no_numbers():
     assert not plots.plot_weights(np.ones((2, 13)), "ab", "abcdefghijklm").texts
+    assert len(plots.plot_weights(np.ones((2, 12)), "ab", "abcdefghijkl").texts) == 24
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "size"),
+    [(2, 3, (1.6 + 3 * 0.75, 1.2 + 2 * 0.5)), (2, 13, (1.6 + 13 * 0.3, 1.2 + 2 * 0.3))],
+)
+def test_maps_have_so_much_room_for_each_row_and_column(rows, columns, size):
+    ax = plots.plot_weights(np.ones((rows, columns)), range(rows), range(columns))
+    assert tuple(ax.figure.get_size_inches()) == pytest.approx(size)
+    assert ax.get_title() == ""
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("keys", "queries")
+    assert {tick.tick1line.get_markersize() for tick in ax.xaxis.get_major_ticks()} == {0}
+    labels = [*ax.get_xticklabels(), *ax.get_yticklabels()]
+    assert {label.get_rotation() for label in labels} == {0}
+    assert ax.collections[0].get_cmap().name == "viridis"
+    assert len(ax.figure.axes) == 1, "no bar of colours"
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns", "size", "empty"),
+    [
+        ((5, 3, 11), 3, (3 * 2.42 + 1, 2 * 2.4 + 0.4), 1),
+        ((2, 11, 3), 4, (2 * 1.6 + 1, 3.22 + 0.4), 0),
+    ],
+)
+def test_heads_have_so_much_room_for_each_row_and_column(shape, columns, size, empty):
+    heads, rows, keys = shape
+    axes = plots.plot_heads(np.ones(shape), range(rows), range(keys), columns=columns)
+    figure = axes[0].figure
+    assert tuple(figure.get_size_inches()) == pytest.approx(size)
+    assert figure.get_layout_engine().__class__.__name__ == "ConstrainedLayoutEngine"
+    assert [ax.get_title() for ax in axes] == [f"head {number}" for number in range(heads)]
+    assert [ax.axison for ax in figure.axes] == [True] * heads + [False] * empty
+    assert {label.get_rotation() for label in axes[-1].get_xticklabels()} == {90}
+    assert not any(ax.texts for ax in axes)
+    for group in (axes[0].get_shared_x_axes(), axes[0].get_shared_y_axes()):
+        assert all(group.joined(axes[0], ax) for ax in axes)
+
+
+def test_four_heads_stand_side_by_side_by_default():
+    axes = plots.plot_heads(np.ones((5, 2, 2)), "ab", "cd")
+    assert axes[0].get_gridspec().get_geometry() == (2, 4)
 
 
 def test_every_head_has_a_map_with_common_colours_and_labels_at_the_edges():
@@ -85,6 +128,34 @@ def test_weight_of_a_patch_covers_its_pixels_and_no_others():
     for (row, column), pixel in np.ndenumerate(above):
         assert pixel == weights[row // 2, column // 2].item()
     assert ax.images[1].get_clim() == (0, weights.max().item())
+    assert ax.images[0].get_cmap().name == "gray_r"
+    assert (ax.get_title(), list(ax.get_xticks()), list(ax.get_yticks())) == ("3", [], [])
+    assert all(spine.get_visible() for spine in ax.spines.values())
+    assert tuple(ax.figure.get_size_inches()) == pytest.approx((2.6, 2.8))
+    tint = ax.images[1].get_cmap()
+    np.testing.assert_allclose([tint(0.0), tint(1.0)], [(*plots.TINT, 0), (*plots.TINT, 0.7)])
+    _, other = plt.subplots()
+    assert plots.plot_image_weights(image, weights, ax=other, brightest=0.8) is other
+    assert other.images[1].get_clim() == (0, 0.8)
+    assert other.get_title() == ""
+
+
+def test_weight_of_a_patch_can_be_read_from_its_frame_in_a_grey_print():
+    weights = np.array([[0.1, 0.2, 0.3], [0.0, 0.4, 0.0]])
+    ax = plots.plot_image_weights(np.zeros((4, 6)), weights)
+    frames = {frame.get_xy(): frame.get_linewidth() for frame in ax.patches}
+    thickest = frames[1.5, 1.5]
+    assert thickest == 2.5
+    assert {frame.get_edgecolor() for frame in ax.patches} == {mpl.colors.to_rgba(plots.COLOURS[1])}
+    assert {(f.get_width(), f.get_height(), f.get_fill()) for f in ax.patches} == {(2, 2, False)}
+    oblong = plots.plot_image_weights(np.zeros((4, 9)), weights).patches[-1]
+    assert (oblong.get_xy(), oblong.get_width(), oblong.get_height()) == ((2.5, 1.5), 3, 2)
+    assert frames == {
+        (2 * column - 0.5, 2 * row - 0.5): pytest.approx(thickest * weight / 0.4)
+        for (row, column), weight in np.ndenumerate(weights)
+        if weight > 0
+    }
+    assert not plots.plot_image_weights(np.zeros((4, 6)), 0 * weights).patches
 
 
 def test_training_is_drawn_as_a_running_mean_at_its_last_step():
@@ -93,6 +164,24 @@ def test_training_is_drawn_as_a_running_mean_at_its_last_step():
     np.testing.assert_allclose(ax.lines[0].get_ydata(), np.arange(39) + 0.5)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two"]
     assert plots.plot_training({"one": [1.0]}).get_legend() is None
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("step", "loss", "")
+    assert ax.get_ylim()[0] == 0
+    names = dict.fromkeys("abcde", np.ones(40))
+    _, other = plt.subplots()
+    assert plots.plot_training(names, "error", "T", ax=other) is other
+    assert (other.get_ylabel(), other.get_title()) == ("error", "T")
+    assert [line.get_linestyle() for line in other.lines] == ["-", "--", "-.", ":", "-"]
+
+
+def test_legend_stands_below_in_two_columns_without_a_frame():
+    ax = plots.plot_lines([1, 2], {"a": [1, 2], "b": [2, 1], "c": [0, 1]}, "x", "y")
+    legend = ax.get_legend()
+    assert not legend.get_frame_on()
+    assert legend._ncols == 2
+    ax.figure.canvas.draw()
+    place = legend.get_window_extent().transformed(ax.transAxes.inverted())
+    assert place.y1 == pytest.approx(-0.2, abs=0.03)
+    assert (place.x0 + place.x1) / 2 == pytest.approx(0.5)
 
 
 def test_only_who_draws_a_map_loads_seaborn():
@@ -107,6 +196,12 @@ def test_lines_carry_their_data_and_names():
     assert [line.get_label() for line in ax.lines] == ["soft", "hard"]
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), x * 2)
     assert (ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()) == ("log", "t", "price")
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), x)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["soft", "hard"]
+    ax = plots.plot_lines(x, dict.fromkeys("abcde", x), "t", "price", title="T")
+    assert (ax.get_xscale(), ax.get_title()) == ("linear", "T")
+    assert [line.get_linestyle() for line in ax.lines] == ["-", "--", "-.", ":", "-"]
+    assert plots.plot_lines(x, {"a": x}, "", "").get_title() == ""
 
 
 def test_equation_of_matrices_shows_each_with_name_shape_and_values_in_order():
@@ -116,12 +211,50 @@ def test_equation_of_matrices_shows_each_with_name_shape_and_values_in_order():
     assert texts == ["Q\n3 × 2", "×", "Kᵀ\n2 × 5", "=", "scores\n3 × 5"]
     for mesh, matrix in zip(ax.collections, (q, k, q @ k), strict=True):
         np.testing.assert_array_equal(mesh.get_array(), matrix)
-        assert mesh.get_clim() == (-np.abs(matrix).max(), np.abs(matrix).max())
+        low, high = mesh.get_clim()
+        assert -low == high > np.abs(matrix).max()
         corners = mesh.get_coordinates()
         np.testing.assert_allclose(np.diff(corners[..., 0], axis=1), 1)
         np.testing.assert_allclose(np.diff(corners[..., 1], axis=0), -1)  # row 0 is at the top
     x = [text.get_position()[0] for text in ax.texts[:3]]
     assert x == sorted(x)
+    assert tuple(ax.figure.get_size_inches()) == pytest.approx((6, 3.8))
+    assert ax.get_aspect() == 1
+    assert not ax.axison
+
+
+def test_matrices_stand_beside_each_other_in_the_middle_of_their_line():
+    a, b = np.ones((3, 2)), np.ones((1, 4))
+    ax = plots.plot_matrices([[("A", a), "×\nlong", ("B", b)], [("C", a)]])
+    boxes = [mesh.get_coordinates().reshape(-1, 2) for mesh in ax.collections]
+    left, upper = np.array([box.min(0)[0] for box in boxes]), [box.max(0)[1] for box in boxes]
+    width = 1 + 0.42 * 4
+    np.testing.assert_allclose(left, [0, 2 + width, 0])
+    np.testing.assert_allclose(upper, [0, -1, -6.5])
+    name, sign, other, _ = ax.texts
+    np.testing.assert_allclose(sign.get_position(), [2 + width / 2, -1.5])
+    np.testing.assert_allclose(name.get_position(), [1, 0.2])
+    np.testing.assert_allclose(other.get_position(), [2 + width + 2, -0.8])
+    assert (sign.get_ha(), sign.get_va()) == ("center", "center")
+    assert (name.get_ha(), name.get_va()) == ("center", "bottom")
+
+
+def test_colours_of_a_matrix_reach_40_percent_beyond_its_largest_number():
+    mesh = plots.plot_matrices([[("A", np.array([[-5.0, 2.0]]))]]).collections[0]
+    assert mesh.get_clim() == pytest.approx((-7, 7))
+    assert mesh.get_cmap().name == "RdBu_r"
+
+
+def test_equation_of_matrices_marks_what_is_negative_for_a_grey_print():
+    matrix = np.array([[1.0, -2.0, 0.0], [-3.0, 4.0, 5.0]])
+    ax = plots.plot_matrices([[("A", matrix)]])
+    marks = set(zip(*ax.lines[0].get_data(), strict=True))
+    corners = ax.collections[0].get_coordinates()
+    middles = (corners[:-1, :-1] + corners[1:, 1:]) / 2
+    assert marks == {tuple(middles[0, 1]), tuple(middles[1, 0])}
+    marks = ax.lines[0]
+    assert (marks.get_linestyle(), marks.get_marker(), marks.get_color()) == ("None", "_", "black")
+    assert (marks.get_markersize(), marks.get_markeredgewidth()) == (5, 1.2)
 
 
 def test_figures_draw_on_axes_that_they_are_given():
@@ -195,12 +328,28 @@ def test_style_has_no_background_and_ink_that_reads_on_white():
 
 
 @pytest.mark.refusal
-def test_labels_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"\(queries, keys\) = \(1, 2\); got \(2, 1\)"):
-        plots.plot_weights(np.ones((2, 1)), ["a"], ["b", "c"])
-    with pytest.raises(ValueError, match=r"\(heads, queries, keys\); got \(2, 1\)"):
-        plots.plot_heads(np.ones((2, 1)), ["a", "b"], ["c"])
-    with pytest.raises(ValueError, match=r"got \(3, 1\) patches of \(4, 6\) pixels"):
-        plots.plot_image_weights(np.ones((4, 6)), np.ones((3, 1)))
-    with pytest.raises(ValueError, match=r"line 'soft' must have 2 values.*got 3"):
-        plots.plot_lines([1, 2], {"soft": [1, 2, 3]}, "", "")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: plots.plot_weights(np.ones((2, 1)), ["a"], ["b", "c"]),
+            "weights must have shape (queries, keys) = (1, 2); got (2, 1)",
+        ),
+        (
+            lambda: plots.plot_heads(np.ones((2, 1)), ["a", "b"], ["c"]),
+            "weights must have shape (heads, queries, keys); got (2, 1)",
+        ),
+        (
+            lambda: plots.plot_image_weights(np.ones((4, 6)), np.ones((3, 1))),
+            "patches must divide the image; got (3, 1) patches of (4, 6) pixels",
+        ),
+        (
+            lambda: plots.plot_lines([1, 2], {"soft": [1, 2, 3]}, "", ""),
+            "line 'soft' must have 2 values, one for each x; got 3",
+        ),
+    ],
+)
+def test_labels_patches_and_lines_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(ValueError, match="must") as caught:
+        call()
+    assert str(caught.value) == message

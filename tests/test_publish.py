@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 import yaml
+from docutils import nodes, utils
 from repository import NOBODY, ROOT, clone_of_working_tree, commit_all, files, git
+from sphinx.builders.latex.nodes import thebibliography
 
 from tools import publish
 
@@ -135,6 +137,19 @@ def test_colab_copy_differs_from_its_chapter_in_setup_and_links_alone(chapter):
         assert old.get("outputs") == new.get("outputs")
         local = re.findall(r"\]\((?!https://|#)[^)]*\)|(?:href|src)=.(?!https://|#)", new.source)
         assert new.cell_type == "code" or local == []
+
+
+def test_references_stay_under_their_heading_on_paper(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "_ext")
+    import bookfix
+
+    document = utils.new_document("book")
+    sections = [nodes.section(ids=[name]) for name in ("tools", "references-in-full", "checked")]
+    references = thebibliography("", nodes.citation())
+    document += [*sections, references]  # where Sphinx puts them
+    bookfix.KeepReferencesInPlace(document).run()
+    assert document.children == sections
+    assert [references in section.children for section in sections] == [False, True, False]
 
 
 @pytest.fixture(scope="module")

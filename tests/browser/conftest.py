@@ -2,12 +2,25 @@
 
 import functools
 import http.server
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
-from reading import ARGUMENTS, AXE_SETTINGS, BOOK, SETTINGS, find_browser, open_page, pages, read
+from reading import (
+    ARGUMENTS,
+    AXE_SETTINGS,
+    BOOK,
+    ROOT,
+    SETTINGS,
+    find_browser,
+    open_page,
+    pages,
+    read,
+)
+
+from tools import download
 
 
 def pytest_collection_modifyitems(items):
@@ -64,3 +77,18 @@ def visits(site, browser):
             done.append(read(page, name, setting, site, axe=setting in AXE_SETTINGS))
         page.context.close()
     return done
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory):
+    """The zip for reading offline."""
+    path = tmp_path_factory.mktemp("download") / "course.zip"
+    download.write_zip(ROOT, BOOK, path)
+    return path
+
+
+@pytest.fixture
+def unpacked(package, tmp_path):
+    """The folder that is in the zip, unpacked anew for each test."""
+    shutil.unpack_archive(package, tmp_path)
+    return tmp_path / "attention-course"

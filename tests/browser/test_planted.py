@@ -3,10 +3,14 @@
 A check that finds nothing in a clean book proves nothing until it has found something.
 """
 
+import shutil
+
+import nbformat
 import pytest
 import reading
+import test_pages
 import test_use
-from reading import BOOK, CHECKS, anchors_of, dead_links, open_page, read
+from reading import BOOK, CHECKS, ROOT, anchors_of, dead_links, open_page, read
 
 LOOKUP = "chapters/01_lookup.html"
 END = "</article>"
@@ -123,6 +127,63 @@ def test_check_of_the_fonts_reports_one_that_is_not_there(page, site):
     page.route("**/*.woff*", lambda route: route.abort())
     page.goto(site + LOOKUP)
     assert any(font.startswith("MJX") for font in test_use.faulty_fonts(page))
+
+
+def test_check_of_copies_reports_prompts(page, site):
+    script = (BOOK / "_static" / "copybutton.js").read_text(encoding="utf-8")
+    taken_out = "', true, true, true,"  # the third: prompts are removed
+    assert taken_out in script
+    changed = script.replace(taken_out, "', true, true, false,")
+    page.route("**/copybutton.js*", lambda route: route.fulfill(body=changed))
+    page.goto(site + "chapters/index.html")
+    assert test_use.copied_prompts(page)[0].startswith(">>> ")
+
+
+def test_check_of_labels_reports_solutions_that_do_not_say_which_they_are(page, site):
+    page.route("**/book.js*", lambda route: route.abort())
+    page.goto(site + LOOKUP)
+    assert "Solution 1.1" in test_use.unnamed_solutions(page, "chapters/01_lookup")
+
+
+def stored_figures():
+    """The number of figures that each chapter stores."""
+    for name in test_use.CHAPTERS:
+        cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+        outputs = [output for cell in cells for output in cell.get("outputs", [])]
+        yield f"{name}.html", sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_check_of_the_counts_reports_a_wrong_one_and_a_chapter_left_out(page, site):
+    name = "chapters/checked.html"
+    wrong = "<script>document.querySelector('article tbody tr').cells[3].textContent = 99</script>"
+    plant(page, name, END, f"{wrong}{END}")
+    page.goto(site + name)
+    figures = dict(stored_figures())
+    assert test_pages.wrong_counts(page, figures) == [LOOKUP]
+    more = figures | {"chapters/17_more.html": 0}
+    assert test_pages.wrong_counts(page, more) == [LOOKUP, "chapters/17_more.html"]
+
+
+def test_check_of_the_unpacked_book_reports_fonts_that_are_not_packed(page, unpacked):
+    shutil.rmtree(unpacked / "book" / "_static" / "mathjax" / "output")
+    assert any(font.startswith("MJX") for font in test_use.unreadable_offline(page, unpacked))
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("attention_lib/lookup.py", "attention_lib"),
+        ("chapters/05_parity.ipynb", "chapters/05_parity.ipynb"),
+    ],
+)
+def test_check_of_the_unpacked_package_reports_another_library_and_chapter(path, fault, unpacked):
+    (unpacked / path).write_text("# another\n")
+    assert fault in test_use.wrong_unpacked(unpacked)[0]
+
+
+def test_check_of_the_unpacked_package_reports_a_library_that_is_not_packed(unpacked):
+    shutil.rmtree(unpacked / "attention_lib")
+    assert len(test_use.wrong_unpacked(unpacked)) == 1
 
 
 def test_check_of_downloads_reports_another_file(page, site):
