@@ -1,5 +1,6 @@
 """Checks of single arguments, by name: the rule, what was expected, what came."""
 
+import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
@@ -11,12 +12,21 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def kind(value):
     """What came, for a message: the dtype of a tensor, the type of anything else."""
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+    if isinstance(value, Tensor):
+        return str(value.dtype)
+    name = type(value).__name__
+    is_numpys = name == "bool" and not isinstance(value, bool)
+    return "numpy.bool" if is_numpys else name
 
 
 def positive(**numbers):
     """Refuse what is not an integer of at least 1: TypeError, ValueError."""
     _integers(1, numbers)
+
+
+def integers(**numbers):
+    """Refuse with a TypeError what is not an integer."""
+    _integers(-math.inf, numbers)
 
 
 def counts(**numbers):
@@ -53,19 +63,34 @@ def function(**values):
             raise TypeError(f"{name} must be a function; got {kind(value)}")
 
 
-def texts(name, values):
-    """The texts as a list. A single text, or a list of something else, is a TypeError."""
+def texts(name, values, least=0):
+    """The texts as a list. A single text, or a list of something else, is a TypeError.
+
+    Less than ``least`` texts are a ValueError.
+    """
     if isinstance(values, Iterable) and not isinstance(values, str | Tensor):
         values = list(values)
+        if len(values) < least:
+            raise ValueError(f"{name} must hold at least one text; got none")
         if all(isinstance(value, str) for value in values):
             return values
     raise TypeError(f"{name} must be a list of texts; got {values!r:.60}")
 
 
 def float_dtype(name, value):
-    """Refuse with a TypeError what is not a float dtype."""
-    if not (isinstance(value, torch.dtype) and value.is_floating_point):
-        raise TypeError(f"{name} must be a float dtype; got {value!r}")
+    """Refuse with a TypeError what is not a float dtype that PyTorch computes in."""
+    if not (isinstance(value, torch.dtype) and value in FLOATS):
+        raise TypeError(f"{name} must be a float dtype of 16, 32 or 64 bits; got {value!r}")
+
+
+def device(value):
+    """The device; ``None``, for PyTorch's default, stays. What names no device: ValueError."""
+    try:
+        return None if value is None else torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device must be one of PyTorch, such as 'cpu' or 'cuda:0'; got {value!r}"
+        ) from error
 
 
 def tensor(name, value):

@@ -25,7 +25,7 @@ class KeyValueCache:
         num_kv_heads: Number of key/value heads of the layer.
         capacity: Number of positions that fit, for each sample.
         width: Width d of one head.
-        dtype: Dtype of what is stored, the default dtype by default.
+        dtype: Float dtype of what is stored, the default dtype by default.
         device: Where it lives, the CPU by default.
 
     Attributes:
@@ -35,8 +35,8 @@ class KeyValueCache:
         window: How many positions a query sees, its own among them; ``None`` for all.
 
     Raises:
-        TypeError: A size that is not an integer.
-        ValueError: A size below 1.
+        TypeError: A size that is not an integer, or a dtype that is not a float.
+        ValueError: A size below 1, or a device that PyTorch does not know.
 
     Example:
         >>> cache = KeyValueCache(batch_size=1, num_kv_heads=2, capacity=8, width=4)
@@ -60,6 +60,8 @@ class KeyValueCache:
         shape = (batch_size, num_kv_heads, capacity, width)
         names = ("batch_size", "num_kv_heads", "capacity", "width")
         _arguments.positive(**dict(zip(names, shape, strict=True)))
+        _arguments.float_dtype("dtype", torch.get_default_dtype() if dtype is None else dtype)
+        _arguments.device(device)
         self.capacity = capacity
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros_like(self.keys)
@@ -87,9 +89,10 @@ class KeyValueCache:
             ``(batch, L)``; -1 for padding.
 
         Raises:
-            TypeError: A ``real`` that is not bool.
-            ValueError: A ``real`` of another shape or on another device.
+            TypeError: A length that is not an integer, or a ``real`` that is not bool.
+            ValueError: A negative length, or a ``real`` of another shape or on another device.
         """
+        _arguments.counts(length=length)
         shape = (len(self.lengths), length)
         if real is None:
             real = torch.ones(shape, dtype=torch.bool, device=self.lengths.device)

@@ -3,7 +3,7 @@
 
 def about_heads(query, key):
     """A hint where only the number of heads differs."""
-    if len(query) != len(key) or len(query) < 4 or query[:-3] != key[:-3]:
+    if len(query) < 4 or query[:-3] != key[:-3]:
         return ""
     return (
         " Where groups of query heads share a key/value head (num_kv_heads), repeat it for each of"

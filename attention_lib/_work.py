@@ -227,7 +227,7 @@ def page_faults(function: Callable[[], object]) -> int | float:
 def busy_elsewhere(statistics=Path("/proc/stat")):
     """Processor seconds that other processes have used so far; NaN where nobody counts them."""
     try:
-        fields = statistics.read_text(encoding="ascii").split("\n")[0].split()[1:9]
+        fields = statistics.read_text(encoding="ascii").split()[1:9]  # of the first line
     except OSError:
         return math.nan
     user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, fields)

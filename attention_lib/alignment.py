@@ -164,22 +164,27 @@ class Characters:
             end: Put the end behind each text.
 
         Raises:
-            TypeError: A single text in place of a list.
+            TypeError: A single text in place of a list, or an end that is not True or False.
             ValueError: No text, or a character without an id.
         """
-        texts = _arguments.texts("texts", texts)
-        if not texts:
-            raise ValueError("texts must hold at least one text; got none")
+        texts = _arguments.texts("texts", texts, least=1)
+        _arguments.flags(end=end)
         if unknown := sorted(set("".join(texts)) - set(self.known)):
             raise ValueError(
                 f"every character must be one of the {len(self.known)} known ones; got {unknown}"
             )
         rows = [[self._ids[c] for c in text] + [END] * end for text in texts]
         longest = max(map(len, rows))
-        return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+        padded = [row + [PAD] * (longest - len(row)) for row in rows]
+        return torch.tensor(padded, dtype=torch.int64)  # also where every text is empty
 
     def decode(self, ids: Int[Tensor, "batch position"]) -> list[str]:
-        """The texts of the ids, each up to its end; padding and start are left out."""
+        """The texts of the ids, each up to its end; padding and start are left out.
+
+        Raises:
+            TypeError, ValueError: Ids that are not integers, of another shape, or out of range.
+        """
+        _arguments.ids("ids", ids, size=len(self))
         rows = [row[: row.index(END)] if END in row else row for row in ids.tolist()]
         return ["".join(self.known[i - 3] for i in row if i > END) for row in rows]
 

@@ -24,8 +24,7 @@ POOLINGS = ("first", "mean", "max", "attention")
 PAD, UNKNOWN, CLASS = 0, 1, 2
 _Logits, _Vectors = Float[Tensor, "b classes"], Float[Tensor, "b position embed_dim"]
 _Share, _Real = Float[Tensor, "b position"], Bool[Tensor, "b position"]
-_Mask = Bool[Tensor, "..."]
-_Change = Callable[[Tensor, Tensor | None], Tensor]
+_Mask, _Change = Bool[Tensor, "..."], Callable[[Tensor, Tensor | None], Tensor]
 _Weights = Float[Tensor, "b layer h position position"]
 _SPECIAL = ("<pad>", "<unknown>", "<class>")
 _NAMES = {"numpy", "np", "torch", "pytorch", "matplotlib", "mpl", "pyplot", "plt", "pandas", "pd"}
@@ -58,8 +57,7 @@ def library_sentences(count: int, libraries: Sequence[str] = LIBRARIES) -> dict[
         ValueError: A count below 1, or a package with fewer sentences.
     """
     _arguments.positive(count=count)
-    taken: set[str] = set()
-    result = {}
+    taken, result = set(), {}
     for name in _arguments.texts("libraries", libraries):
         own: dict[str, None] = {}  # a set that keeps the order
         for path in _files(name):
@@ -92,7 +90,7 @@ def _sentences(path):
     for node in (node for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)):
         for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
             lines = [line.strip() for line in paragraph.splitlines()]
-            text = " ".join(x for x in lines if not x.startswith((">>>", "...", "..", ":")))
+            text = " ".join(x for x in lines if not x.startswith((">>>", "..", ":")))
             for sentence in _SENTENCE.findall(text):
                 words = [w for w in re.findall("[a-z]+", sentence.lower()) if w not in _NAMES]
                 if 6 <= len(words) <= 30:
@@ -189,8 +187,14 @@ class Vocabulary:
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], size: int) -> "Vocabulary":
-        """The ``size - 3`` most frequent words of the texts, those of one frequency by letters."""
-        counts = Counter(word for text in texts for word in text.split())
+        """The ``size - 3`` most frequent words of the texts, those of one frequency by letters.
+
+        Raises:
+            TypeError: A single text in place of a list, or a size that is not an integer.
+            ValueError: A negative size.
+        """
+        _arguments.counts(size=size)
+        counts = Counter(" ".join(_arguments.texts("texts", texts)).split())
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(ranked[: max(0, size - len(_SPECIAL))])
 
@@ -208,16 +212,22 @@ class Vocabulary:
             ``(batch, L)``, int64.
 
         Raises:
+            TypeError: A single text in place of a list, or a token that is not True or False.
             ValueError: No text at all.
         """
-        if not texts:
-            raise ValueError("texts must hold at least one text; got none")
+        _arguments.flags(class_token=class_token)
+        texts = _arguments.texts("texts", texts, least=1)
         ids = ([self._ids.get(word, UNKNOWN) for word in text.split()] for text in texts)
         rows = [torch.tensor([CLASS] * class_token + row, dtype=torch.long) for row in ids]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
     def decode(self, ids: Int[Tensor, "position"]) -> list[str]:
-        """The words of one row of ids, without the padding."""
+        """The words of one row of ids, without the padding.
+
+        Raises:
+            TypeError, ValueError: Ids that are not integers, not one row, or none of these words.
+        """
+        _arguments.ids("ids", ids, ("position",), size=len(self))
         return [self.words[i] for i in ids.tolist() if i != PAD]
 
 

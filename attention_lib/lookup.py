@@ -72,8 +72,7 @@ def hard_lookup(
     equal = (query[..., None, :] == keys).all(axis=-1)
     found = equal.any(axis=-1)
     if not found.all():
-        missing = query if query.ndim == 1 else query[~found][0]
-        raise KeyError(f"no key equals the query {missing.tolist()}")
+        raise KeyError(f"no key equals the query {query[~found][0].tolist()}")
     return values[len(keys) - 1 - equal[..., ::-1].argmax(axis=-1)]
 
 

@@ -19,6 +19,7 @@ from attention_lib import _arguments
 
 _Count = int | None
 _Integers = Int[Tensor, "..."] | list
+_kind = _arguments.kind
 _ALIGNMENTS = ("top_left", "bottom_right")
 
 
@@ -39,7 +40,8 @@ def causal_mask(length: int, keys: _Count = None, align=None, device=None) -> Bo
 
     Raises:
         TypeError: A length that is not an integer.
-        ValueError: A negative length, an unknown alignment, or none where it matters.
+        ValueError: A negative length, an unknown alignment, or none where it matters; or an unknown
+            device.
 
     Example:
         >>> causal_mask(2, 3, align="top_left").int()
@@ -73,7 +75,8 @@ def window_mask(
 
     Raises:
         TypeError: A length or a side of the window that is not an integer.
-        ValueError: A negative one, an unknown alignment, or none where it matters.
+        ValueError: A negative one, an unknown alignment, or none where it matters; or an unknown
+            device.
 
     Example:
         >>> window_mask(4, left=1, right=0).int()
@@ -86,7 +89,7 @@ def window_mask(
     left_, right_ = (0 if side is None else side for side in (left, right))
     _arguments.counts(length=length, keys=keys, left=left_, right=right_)
     offset = _offset(length, keys, align)
-    mask = torch.ones(length, keys, dtype=torch.bool, device=device)
+    mask = torch.ones(length, keys, dtype=torch.bool, device=_arguments.device(device))
     if left is not None:
         mask = mask.triu(offset - left)
     return mask if right is None else mask.tril(offset + right)
@@ -122,6 +125,7 @@ def padding_mask(
                 [0, 1, 1]], dtype=torch.int32)
     """
     if pad_id is not None:
+        _arguments.integers(pad_id=pad_id)
         ids = _integers("ids with pad_id", lengths_or_ids, (2,), "(batch, S)")
         if keys is not None:
             raise ValueError(f"ids say how many keys there are; keys = {keys} is not needed")
@@ -500,11 +504,6 @@ _CONVERTERS = (
 )
 
 
-def _kind(value):
-    """What came, for a message: the dtype of a tensor, the type of anything else."""
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-
-
 def _bool(mask):
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise TypeError(
@@ -528,7 +527,11 @@ def _integers(name, numbers, axes, shape):
     """A tensor of integers; ``axes`` are the numbers of axes that it may have."""
     if not hasattr(numbers, "__len__") or isinstance(numbers, str | dict):
         raise TypeError(f"{name} must be a tensor or a list of integers; got {_kind(numbers)}")
-    numbers = torch.as_tensor(numbers)
+    try:
+        # as_tensor alone would move a tensor to the default device
+        numbers = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be integers in rows of one length; got {error}") from error
     numbers = numbers if numbers.numel() else numbers.long()  # torch takes [] for floats
     if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
         raise TypeError(f"{name} must be integers; got {numbers.dtype}")
@@ -555,4 +558,5 @@ def _not_blocked(name, mask):
 
 def _only(mask, expected, rule, other):
     if not expected.all():
-        raise ValueError(f"every entry must be {rule}; got {mask[~expected][0].item():g}. {other}.")
+        got = mask[~expected][0].item()
+        raise ValueError(f"every entry of a mask must be {rule}; got {got:g}. {other}.")

@@ -59,7 +59,7 @@ class RecallTask:
             Keys, values, query and answer; see :class:`Tables`.
 
         Raises:
-            TypeError: A size that is not an integer.
+            TypeError: A size that is not an integer, or a generator that is none.
             ValueError: A size below 1, or more slots than keys.
 
         Example:
@@ -68,6 +68,7 @@ class RecallTask:
             (torch.Size([3, 5]), torch.Size([3]))
         """
         _arguments.positive(batch=batch, slots=slots)
+        _arguments.instance("generator", generator, _Generator, "a torch.Generator")
         if slots > self.num_keys:
             raise ValueError(
                 "a table holds each key at most once, so slots must be at most num_keys = "
@@ -206,7 +207,7 @@ class RepeatTask:
             ``(batch, length)``, int64.
 
         Raises:
-            TypeError: A size that is not an integer.
+            TypeError: A size that is not an integer, or a generator that is none.
             ValueError: A size that is too small, or too few tokens for the longest piece.
 
         Example:
@@ -215,6 +216,7 @@ class RepeatTask:
             [[2, 4, 0, 2, 4, 0, 2, 4]]
         """
         _arguments.positive(batch=batch, length=length)
+        _arguments.instance("generator", generator, _Generator, "a torch.Generator")
         if not 4 <= length < 2 * (self.vocab_size + 1):
             raise ValueError(
                 "length must be at least 4, and half of it at most vocab_size = "

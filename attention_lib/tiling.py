@@ -39,6 +39,7 @@ def online_softmax(
         infinity for a query that sees nothing.
 
     Raises:
+        TypeError: Not pairs of float tensors of one dtype.
         ValueError: No block, a block without a key, or scores and values that do not fit.
 
     Example:
@@ -52,8 +53,9 @@ def online_softmax(
         with the values: Dao et al., "FlashAttention", 2022, section 3.1.
     """
     largest, total, sums = -math.inf, 0.0, 0.0
-    for scores, values in blocks:
-        _block(scores, values)
+    _arguments.instance("blocks", blocks, Iterable, "pairs of scores and values")
+    for block in blocks:
+        scores, values = _block(block)
         before, largest = largest, scores.amax(-1, keepdim=True).clamp(min=largest)
         # Where nothing was seen yet, -inf - -inf would be NaN; exp(-inf - 0) is the 0 it should be.
         shift = largest.masked_fill(largest == -math.inf, 0.0)
@@ -278,13 +280,23 @@ def _scores(query, key, allowed):
     return scores if allowed is None else scores.masked_fill_(~allowed, -math.inf)
 
 
-def _block(scores, values):
-    """Refuse a block that the sums cannot take."""
+def _block(block):
+    """The scores and values of a block; refuses those that the sums cannot take."""
+    if not (isinstance(block, tuple | list) and len(block) == 2):
+        raise TypeError(f"blocks must be pairs of scores and values; got {_arguments.kind(block)}")
+    scores, values = block
+    _arguments.float_tensor("scores of the blocks", scores)
+    _arguments.instance("values of the blocks", values, Tensor, "a torch.Tensor")
+    if values.dtype != scores.dtype:
+        raise TypeError(
+            f"blocks must have one dtype; got scores {scores.dtype} and values {values.dtype}"
+        )
     if scores.ndim < 2 or values.ndim < 2 or not scores.shape[-1] == values.shape[-2] > 0:
         raise ValueError(
             "a block needs scores (..., L, n) and values (..., n, v) with the same n of at least "
             f"1; got {tuple(scores.shape)} and {tuple(values.shape)}"
         )
+    return scores, values
 
 
 def _flash_arguments(query, key, value, is_causal, scale):

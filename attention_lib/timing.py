@@ -249,9 +249,9 @@ def roofline(
 
     Raises:
         TypeError: ``dtype`` is not a float dtype, or a size is not an integer.
-        ValueError: A size below 1.
+        ValueError: A size below 1, or a device that PyTorch does not know.
     """
-    device = torch.device(device)
+    device = _arguments.device(device) or torch.get_default_device()
     _arguments.float_dtype("dtype", dtype)
     size = (1024 if device.type == "cpu" else 8192) if size is None else size
     _arguments.positive(size=size, copied=copied, repeats=repeats)

@@ -47,7 +47,8 @@ def train(
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1; got {steps}")
-    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=weight_decay)
+    # the rate of every step is set by OneCycleLR
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=weight_decay)
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1)
     losses = []
     model.train()

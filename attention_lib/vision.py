@@ -227,7 +227,7 @@ class PatchClassifier(nn.Module):
                 f"(batch, {', '.join(map(str, expected))}); got {tuple(images.shape)}"
             )
         patches = self.embed(patchify(images, self.patch_size))
-        first = self.class_token.to(patches.dtype).expand(len(images), 1, -1)
+        first = self.class_token.expand(len(images), 1, -1)
         x = self.dropout(torch.cat((first, patches), dim=1) + self.positions)
         weights = []
         for block in self.blocks:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from babel.dates import format_date
 
+from attention_lib import alignment
 from attention_lib.alignment import (
     END,
     FORMATS,
@@ -210,6 +211,10 @@ def test_greedy_decoding_keeps_no_gradient_and_no_argument_changes():
     assert torch.equal(source, SOURCE)
 
 
+def test_model_is_96_wide_by_default():
+    assert Transducer(SOURCE_SIZE, TARGET_SIZE).attention.embed_dim == 96
+
+
 # ---------------------------------------------------------------------------- characters
 
 
@@ -228,6 +233,12 @@ def test_end_stands_behind_each_text_and_cuts_what_follows():
     ids = letters.encode(["a", "ba"], end=True)
     assert ids.tolist() == [[3, END, PAD], [4, 3, END]]
     assert letters.decode(torch.tensor([[START, 3, END, 4], [3, PAD, 4, 4]])) == ["a", "abb"]
+
+
+def test_texts_without_characters_are_ids_too():
+    letters = Characters(["ab"])
+    assert letters.encode([""]).dtype == torch.int64
+    assert letters.encode(["", ""], end=True).tolist() == [[END], [END]]
 
 
 def test_ids_do_not_depend_on_the_order_of_the_texts():
@@ -288,6 +299,13 @@ def test_every_language_and_format_occurs_and_each_pair_fits_together():
         assert (pair.text, pair.fields) == written
 
 
+def test_default_is_22_000_pairs_to_train_and_1_000_to_test_of_seed_0(monkeypatch):
+    monkeypatch.setattr(alignment, "_draw_pair", lambda day, rng: day)  # writing takes seconds
+    train, test = date_pairs()
+    assert (len(train), len(test)) == (22_000, 1_000)
+    assert (train, test) == date_pairs(22_000, 1_000, seed=0)
+
+
 def test_pairs_depend_on_the_seed_alone():
     assert date_pairs(50, 5, seed=1) == date_pairs(50, 5, seed=1)
     assert date_pairs(50, 5, seed=1) != date_pairs(50, 5, seed=2)
@@ -310,40 +328,60 @@ def test_weight_on_a_field_is_the_sum_over_its_characters():
 
 # ---------------------------------------------------------------------------- refusals
 
+NOT_IDS = "must be an int64 or int32 tensor; got"
+NOT_SHAPE = "must have shape (batch, position) and hold at least one number; got"
+PADDING = (
+    "each source needs at least one character, and padding stands behind them all; "
+    "got padding first or inside in rows"
+)
+
+
+def refuses(error, message, call, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    assert str(caught.value) == message
+
+
+def with_padding_at(row, column):
+    """The source, whose last row has one character only, with padding at one more place."""
+    source = SOURCE.clone()
+    source[2, 1], source[row, column] = PAD, PAD
+    return source
+
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
+        ({"source": SOURCE.float()}, TypeError, f"source {NOT_IDS} torch.float32"),
+        ({"source": SOURCE.tolist()}, TypeError, f"source {NOT_IDS} list"),
+        ({"source": SOURCE[0]}, ValueError, f"source {NOT_SHAPE} (7,)"),
+        ({"source": SOURCE[:0]}, ValueError, f"source {NOT_SHAPE} (0, 7)"),
+        ({"source": SOURCE + 9}, ValueError, "source must lie between 0 and 16; got 9 to 23"),
+        ({"source": SOURCE - 1}, ValueError, "source must lie between 0 and 16; got -1 to 13"),
+        ({"source": SOURCE.flip(1)}, ValueError, f"{PADDING} [0, 2]"),
+        ({"source": torch.zeros(B, S).long()}, ValueError, f"{PADDING} [0, 1, 2]"),
+        ({"source": with_padding_at(1, 3)}, ValueError, f"{PADDING} [1]"),
+        ({"source": with_padding_at(1, 0)}, ValueError, f"{PADDING} [1]"),
+        ({"inputs": INPUTS > 0}, TypeError, f"inputs {NOT_IDS} torch.bool"),
+        ({"inputs": INPUTS * 0 + 13}, ValueError, "inputs must lie between 0 and 12; got 13 to 13"),
+        ({"inputs": INPUTS[:, :0]}, ValueError, f"inputs {NOT_SHAPE} (3, 0)"),
         (
-            {"source": SOURCE.float()},
-            TypeError,
-            "source must be an int64 or int32 tensor; got torch",
+            {"inputs": INPUTS[:2]},
+            ValueError,
+            "source and inputs must have the same batch size; got 3 and 2",
         ),
-        ({"source": SOURCE.tolist()}, TypeError, "int64 or int32 tensor; got list"),
-        ({"source": SOURCE[0]}, ValueError, r"source must have shape \(batch, position\)"),
-        ({"source": SOURCE[:0]}, ValueError, r"at least one number; got \(0, 7\)"),
-        ({"source": SOURCE + 9}, ValueError, "source must lie between 0 and 16; got 9 to"),
-        ({"source": SOURCE - 1}, ValueError, "source must lie between 0 and 16; got -1"),
-        ({"source": SOURCE.flip(1)}, ValueError, r"padding first or inside in rows \[0, 2\]"),
-        ({"source": torch.zeros(B, S).long()}, ValueError, r"at least one character.*\[0, 1, 2\]"),
-        ({"inputs": INPUTS > 0}, TypeError, "inputs must be an int64 or int32 tensor; got torch"),
-        ({"inputs": INPUTS + 9}, ValueError, "inputs must lie between 0 and 12"),
-        ({"inputs": INPUTS[:, :0]}, ValueError, r"inputs must have shape.*got \(3, 0\)"),
-        ({"inputs": INPUTS[:2]}, ValueError, "same batch size; got 3 and 2"),
     ],
 )
 def test_ids_that_do_not_fit_are_refused(change, error, message):
-    with pytest.raises(error, match=message):
-        MODEL(**({"source": SOURCE, "inputs": INPUTS} | change))
+    refuses(error, message, MODEL, **({"source": SOURCE, "inputs": INPUTS} | change))
 
 
-@pytest.mark.refusal
-def test_padding_inside_a_source_is_refused_and_named():
-    source = SOURCE.clone()
-    source[1, 3] = PAD
-    with pytest.raises(ValueError, match=r"in rows \[1\]"):
-        MODEL(source, INPUTS)
+def test_source_of_one_character_is_enough():
+    source = with_padding_at(2, 1)
+    scores, weights = MODEL(source, INPUTS, return_weights=True)
+    assert weights[2].tolist() == [[1.0] + [0.0] * 6] * T
+    torch.testing.assert_close(MODEL(source[2:, :1], INPUTS[2:])[0], scores[2])
 
 
 @pytest.mark.refusal
@@ -353,43 +391,75 @@ def test_padding_inside_a_source_is_refused_and_named():
         ((0, 5), ValueError, "source_size must be at least 1; got 0"),
         ((5, 2.0), TypeError, "target_size must be an integer; got 2.0"),
         ((5, 5, 7), ValueError, "embed_dim must be even, half for each direction; got 7"),
+        ((5, 5, 9), ValueError, "embed_dim must be even, half for each direction; got 9"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes, error, message):
-    with pytest.raises(error, match=message):
-        Transducer(*sizes)
+    refuses(error, message, Transducer, *sizes)
 
 
 @pytest.mark.refusal
-def test_texts_that_have_no_ids_are_refused():
+def test_texts_and_ids_of_other_characters_are_refused():
     letters = Characters(["ab"])
-    with pytest.raises(ValueError, match=r"one of the 2 known ones; got \['c', '日'\]"):
-        letters.encode(["a", "日c"])
-    with pytest.raises(TypeError, match="texts must be a list of texts; got 'ab'"):
-        letters.encode("ab")
-    with pytest.raises(ValueError, match="at least one text; got none"):
-        letters.encode([])
+    message = "every character must be one of the 2 known ones; got ['c', '日']"
+    refuses(ValueError, message, letters.encode, ["a", "日c"])
+    refuses(TypeError, "texts must be a list of texts; got 'ab'", letters.encode, "ab")
+    refuses(TypeError, "texts must be a list of texts; got 'ab'", Characters, "ab")
+    refuses(ValueError, "texts must hold at least one text; got none", letters.encode, [])
+    ids = torch.tensor([[3, 5]])
+    refuses(ValueError, "ids must lie between 0 and 4; got 3 to 5", letters.decode, ids)
+    refuses(TypeError, f"ids {NOT_IDS} list", letters.decode, ids.tolist())
+    refuses(TypeError, f"target {NOT_IDS} list", shift_right, ids.tolist())
 
 
 @pytest.mark.refusal
-def test_other_arguments_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="max_length must be at least 1; got 0"):
-        greedy_decode(MODEL, SOURCE, 0)
-    with pytest.raises(ValueError, match="train must be at least 0; got -1"):
-        date_pairs(-1, 0)
-    with pytest.raises(ValueError, match="test must be at most 36524 days; got 36525"):
-        date_pairs(1, 36_525)
-    with pytest.raises(ValueError, match="locale must be known to Babel; got 'xx'"):
-        write_date(datetime.date(2026, 3, 4), "full", "xx")
-    weights = torch.ones(2, 3, 5)
-    with pytest.raises(ValueError, match="2 texts of at most 5 letters; got 1 of up to 1"):
-        weight_on_field(weights, ["d"], "d")
-    with pytest.raises(ValueError, match="2 texts of at most 5 letters; got 2 of up to 6"):
-        weight_on_field(weights, ["d", "dddddd"], "d")
+def test_writing_without_a_model_a_source_or_a_length_is_refused():
+    refuses(ValueError, "max_length must be at least 1; got 0", greedy_decode, MODEL, SOURCE, 0)
+    refuses(
+        TypeError, "model must be a Transducer; got GRU", greedy_decode, MODEL.decoder, SOURCE, 1
+    )
+    refuses(TypeError, f"source {NOT_IDS} list", greedy_decode, MODEL, SOURCE.tolist(), 1)
+
+
+@pytest.mark.refusal
+def test_dates_that_nobody_can_write_are_refused():
+    refuses(ValueError, "train must be at least 0; got -1", date_pairs, -1, 0)
+    refuses(ValueError, "test must be at least 0; got -1", date_pairs, 1, -1)
+    refuses(ValueError, "seed must be at least 0; got -1", date_pairs, 1, 1, -1)
+    refuses(ValueError, "test must be at most 36524 days; got 36525", date_pairs, 1, 36_525)
+    date = datetime.date(2026, 3, 4)
+    refuses(TypeError, "date must be a datetime.date; got str", write_date, "4.3.", "full", "de")
+    refuses(TypeError, "format must be a text; got int", write_date, date, 1, "de")
+    refuses(TypeError, "locale must be a text; got NoneType", write_date, date, "full", None)
+    message = "locale must be known to Babel; got 'xx'"
+    refuses(ValueError, message, write_date, date, "full", "xx")
+
+
+@pytest.mark.refusal
+def test_weights_without_their_fields_are_refused():
+    weights, wide = torch.ones(2, 3, 5), "must be 2 texts of at most 5 letters; got"
+    refuses(ValueError, f"fields {wide} 1 of up to 1", weight_on_field, weights, ["d"], "d")
+    refuses(ValueError, f"fields {wide} 0 of up to 0", weight_on_field, weights, [], "d")
+    refuses(
+        ValueError, f"fields {wide} 2 of up to 6", weight_on_field, weights, ["d", "d" * 6], "d"
+    )
+    refuses(
+        TypeError, "fields must be a list of texts; got 'dM'", weight_on_field, weights, "dM", "d"
+    )
+    message = "weights must be a torch.Tensor; got list"
+    refuses(TypeError, message, weight_on_field, weights.tolist(), ["d", "d"], "d")
+    rule = "weights must have shape (batch, T, S), and letter be E, d, M or y; got"
+    refuses(ValueError, f"{rule} (3, 5) and 'd'", weight_on_field, weights[0], ["d"] * 3, "d")
+    for letter in ("X", "dM", ""):
+        message = f"{rule} (2, 3, 5) and {letter!r}"
+        refuses(ValueError, message, weight_on_field, weights, ["d", "d"], letter)
 
 
 @pytest.mark.refusal
 def test_missing_babel_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "babel", None)
-    with pytest.raises(ImportError, match=r"written by Babel, which is not installed.*pip install"):
-        date_pairs(1, 1)
+    message = (
+        "the dates of chapter 10 are written by Babel, which is not installed. "
+        'Install it with: pip install "babel>=2.16"'
+    )
+    refuses(ImportError, message, date_pairs, 1, 1)

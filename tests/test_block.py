@@ -154,6 +154,17 @@ def test_block_is_the_formula_of_its_order():
         close(block(x), expected)
 
 
+@pytest.mark.parametrize("kind", [TransformerBlock, CrossAttentionBlock])
+def test_default_is_norm_first_without_dropout(kind):
+    x = draw(B, L, E)
+    inputs = (x, x)[: 1 + (kind is CrossAttentionBlock)]
+    block = randomised(kind(E, H)).train()
+    same = kind(E, H, 4 * E, 0.0, norm_first=True).double()
+    same.load_state_dict(block.state_dict())
+    assert torch.equal(block(*inputs), same(*inputs))
+    assert torch.equal(block(*inputs), block.eval()(*inputs))
+
+
 def test_hidden_layer_is_four_times_as_wide_by_default():
     assert TransformerBlock(E, H).feedforward[0].out_features == 4 * E
     assert CrossAttentionBlock(E, H).feedforward[0].out_features == 4 * E
@@ -196,6 +207,22 @@ def test_module_can_take_the_place_of_the_attention():
         assert block.attention is attention
         x, order = draw(B, L, E), [3, 0, 4, 1, 2]
         assert (block(x[:, order]) - block(x)[:, order]).abs().max() > 0.01, "it knows positions"
+
+
+def test_module_without_sizes_can_take_the_place_of_the_attention():
+    class Mean(nn.Module):
+        def forward(self, x, mask=None, is_causal=False, return_weights=False):
+            return x.mean(dim=1, keepdim=True).expand_as(x)
+
+    block, x = randomised(TransformerBlock(E, H, attention=Mean())), draw(B, L, E)
+    y = x + block.norm1(x).mean(dim=1, keepdim=True)
+    close(block(x), y + block.feedforward(block.norm2(y)))
+
+
+def test_layers_with_positions_take_what_the_layer_without_takes():
+    for kind in (RotaryAttention, LinearBiasAttention):
+        sizes = kind(E, H, 5, 7, 1, dropout=0.25)
+        assert (sizes.kdim, sizes.vdim, sizes.num_kv_heads, sizes.dropout) == (5, 7, 1, 0.25)
 
 
 def test_block_can_be_copied_saved_compiled_and_put_on_the_meta_device():
@@ -283,7 +310,7 @@ def test_distance_between_sinusoids_depends_on_the_distance_of_positions():
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("base", [10000.0, 7.0])
+@pytest.mark.parametrize("base", [10000.0, 7.0, 0.5])
 def test_rotary_turns_each_pair_by_the_formula(base):
     x = draw(B, H, L, 6)
     positions = torch.tensor([0, 3, 1, 100, 7])
@@ -321,6 +348,22 @@ def test_rotary_keeps_the_dtype_and_turns_in_float32(dtype):
     result = rotary(x)
     assert result.dtype == dtype
     torch.testing.assert_close(result, rotary(x.double()).to(dtype), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_only_the_angles_are_float64(dtype):
+    x, angles = draw(L, 2, dtype=dtype), torch.arange(L, dtype=torch.float64)
+    (first, second), cos, sin = x.float().T, angles.cos().float(), angles.sin().float()
+    expected = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=1)
+    assert torch.equal(rotary(x), expected.to(dtype))
+
+
+def test_default_device_does_not_matter_to_a_tensor_that_has_one():
+    x, positions = draw(B, H, L, 4), torch.arange(L) + 3
+    expected = rotary(x), rotary(x, positions)
+    with torch.device("meta"):
+        close(rotary(x), expected[0])
+        close(rotary(x, positions), expected[1])
 
 
 def test_halves_and_pairs_are_the_same_rotation_of_permuted_features():
@@ -406,14 +449,18 @@ def test_doctests_of_the_module():
 # Refusals
 
 X = torch.zeros(B, L, E)
+DIVIDE = (
+    "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; "
+    "got embed_dim = 12, num_heads = 5"
+)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: TransformerBlock(E, 5), ValueError, "got embed_dim = 12, num_heads = 5"),
-        (lambda: CrossAttentionBlock(E, 5), ValueError, "got embed_dim = 12, num_heads = 5"),
+        (lambda: TransformerBlock(E, 5), ValueError, DIVIDE),
+        (lambda: CrossAttentionBlock(E, 5), ValueError, DIVIDE),
         (
             lambda: TransformerBlock(E, H, 0),
             ValueError,
@@ -457,6 +504,7 @@ X = torch.zeros(B, L, E)
         (
             lambda: TransformerBlock(E, H)(X.double()),
             TypeError,
+            "all inputs must have one dtype; "
             "got the block's weights torch.float32 and x torch.float64",
         ),
         (
@@ -468,12 +516,7 @@ X = torch.zeros(B, L, E)
         (
             lambda: TransformerBlock(E, H)(X.to("meta")),
             ValueError,
-            "got the block's weights on cpu and x on meta",
-        ),
-        (
-            lambda: TransformerBlock(E, H)(X, mask=torch.ones(L, L)),
-            TypeError,
-            "mask must be bool with True = may attend",
+            "all inputs must be on one device; got the block's weights on cpu and x on meta",
         ),
         (
             lambda: CrossAttentionBlock(E, H)(X, X[..., 1:]),
@@ -481,14 +524,14 @@ X = torch.zeros(B, L, E)
             "memory must have shape (batch, position, embed_dim = 12); got (2, 5, 11)",
         ),
         (
-            lambda: CrossAttentionBlock(E, H)(X, X[:1]),
+            lambda: CrossAttentionBlock(E, H)(X[..., 1:], X),
             ValueError,
-            "query, key and value must have the same batch size",
+            "x must have shape (batch, position, embed_dim = 12); got (2, 5, 11)",
         ),
         (
-            lambda: CrossAttentionBlock(E, H)(X, X, memory_mask=torch.ones(B, L).bool()),
-            ValueError,
-            "A padding mask (batch, S) goes in as mask[:, None, None].",
+            lambda: TransformerBlock(E, H, norm_first=1),
+            TypeError,
+            "norm_first must be True or False; got int",
         ),
         (
             lambda: sinusoidal_positional_encoding(4.0, 6),
@@ -521,6 +564,30 @@ X = torch.zeros(B, L, E)
             "x must have shape (..., position, even width); got (4,)",
         ),
         (
+            lambda: TransformerBlock(E, H, dropout=2, attention=MultiHeadAttention(E, H)),
+            ValueError,
+            "dropout must be a probability between 0 and 1; got 2",
+        ),
+        (
+            lambda: rotary(torch.zeros(2, 5, 3, 4), torch.arange(2)),
+            ValueError,
+            "positions must have shape (3,) or 3 axes that broadcast to (2, 5, 3); got (2,)",
+        ),
+        (lambda: rotary([[1.0, 0.0]]), TypeError, "x must be a torch.Tensor; got list"),
+        (
+            lambda: rotary(torch.zeros(2, 4), [0, 1]),
+            TypeError,
+            "positions must be a torch.Tensor; got list",
+        ),
+        *(
+            (
+                lambda base=base: rotary(torch.zeros(2, 4), base=base),
+                ValueError,
+                f"base must be a positive number; got {base!r}",
+            )
+            for base in (-1.0, math.inf, math.nan, "1")
+        ),
+        (
             lambda: rotary(torch.zeros(2, 4), base=0),
             ValueError,
             "base must be a positive number; got 0",
@@ -548,4 +615,30 @@ X = torch.zeros(B, L, E)
 def test_refusal_states_rule_expectation_and_what_came(call, error, message):
     with pytest.raises(error) as caught:
         call()
-    assert message in str(caught.value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: TransformerBlock(E, H)(X, mask=torch.ones(L, L)),
+            TypeError,
+            r"mask must be bool with True = may attend",
+        ),
+        (
+            lambda: CrossAttentionBlock(E, H)(X, X[:1]),
+            ValueError,
+            r"query, key and value must have the same batch size",
+        ),
+        (
+            lambda: CrossAttentionBlock(E, H)(X, X, memory_mask=torch.ones(B, L).bool()),
+            ValueError,
+            r"A padding mask \(batch, S\) goes in as mask\[:, None, None\]\.",
+        ),
+    ],
+)
+def test_masks_and_memories_are_refused_by_the_attention_layers(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

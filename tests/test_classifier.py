@@ -128,6 +128,47 @@ def test_sentence_of_two_libraries_is_the_first_ones(package, tmp_path):
     assert both["other"] == [*alone[1:], "the last one makes it three"]
 
 
+def package_of(root, texts):
+    """A package with one module for each text, its docstring."""
+    root.mkdir()
+    for name, text in {"__init__": "", **texts}.items():
+        (root / f"{name}.py").write_text(f'"""{text}"""')
+
+
+def test_sentences_have_6_to_30_words_and_end_with_their_paragraph(tmp_path, monkeypatch):
+    kept = ["A sentence has six words here.", f"Many {'words ' * 28}here."]
+    text = "\n\n".join(
+        [
+            *kept,
+            "But this one has five.",
+            f"Many {'words ' * 29}here.",
+            "A title has no stop",
+            ".. A directive of a manual is not a sentence.",
+            "... A line of an example is not a sentence.",
+            ":raises: A field of a manual is not a sentence.",
+        ]
+    )
+    package_of(tmp_path / "edges", {"one": text})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = library_sentences(2, ["edges"])["edges"]
+    assert found == [sentence.lower().rstrip(".") for sentence in kept]
+    refuses(ValueError, "edges must have 3 sentences; got 2", library_sentences, 3, ["edges"])
+
+
+def test_files_are_read_in_one_fixed_order_that_is_not_that_of_their_names(tmp_path, monkeypatch):
+    package_of(tmp_path / "mixed", {n: f"A sentence of the file named {n}." for n in "abcdef"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = library_sentences(6, ["mixed"])["mixed"]
+    assert [sentence[-1] for sentence in found] == list("dbaecf")
+
+
+def test_generator_decides_about_opinions_and_the_global_one_stays():
+    state = torch.get_rng_state()
+    one, same, other = (opinions(9, torch.Generator().manual_seed(seed)) for seed in (4, 4, 5))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert one == same != other
+
+
 def test_two_opinions_of_a_pair_have_the_same_words_and_lengths_of_their_statements():
     texts, labels = opinions(50, torch.Generator().manual_seed(0))
     assert labels == [1, 0] * 50
@@ -186,6 +227,8 @@ def test_texts_come_back_but_for_unknown_words():
     assert ids.dtype == torch.int64
     assert vocabulary.decode(ids[1]) == ["<class>", "the", "<unknown>", "the", "mat"]
     assert vocabulary.decode(vocabulary.encode(["the cat", "a b c"])[0]) == ["the", "cat"]
+    assert vocabulary.encode(["", "cat"]).tolist() == [[PAD], [3]]
+    assert vocabulary.encode([""]).dtype == torch.int64
     again = Vocabulary(vocabulary.words[3:])
     assert torch.equal(again.encode(["the mat"]), vocabulary.encode(["the mat"]))
 
@@ -263,6 +306,15 @@ def test_share_of_max_counts_the_features_whose_largest_number_is_there():
 
 
 @each_pooling
+def test_default_device_does_not_matter_to_pooling(pooling):
+    model, ids = random_model(pooling), sentences()
+    x, real, _ = model.read(ids)
+    expected = model.pool(x, real)
+    with torch.device("meta"):
+        close(model.pool(x, real), expected)
+
+
+@each_pooling
 def test_order_is_invisible_without_positions_and_visible_with_them(pooling):
     ids = sentences()[:1]
     mixed = ids[:, [0, *range(L - 1, 0, -1)]]  # the first word stays
@@ -288,6 +340,16 @@ def test_words_start_as_large_as_documented_and_layers_differ():
     assert model.embed.weight.std().item() == pytest.approx(0.1, rel=0.05)
     first, second = (block.attention.q_proj.weight for block in model.blocks)
     assert not torch.equal(first, second)
+
+
+def test_default_is_the_mean_with_positions_and_without_dropout():
+    sizes = (WORDS, E, H, CLASSES, LAYERS)
+    model = AttentionClassifier(*sizes).train()
+    same = AttentionClassifier(*sizes, pooling="mean", positions=True, dropout=0.0)
+    assert {block.feedforward[0].out_features for block in model.blocks} == {2 * E}
+    same.load_state_dict(model.state_dict())
+    assert torch.equal(model(sentences()), same(sentences()))
+    assert torch.equal(model(sentences()), model.eval()(sentences()))
 
 
 def test_dropout_acts_on_words_and_pooled_vector_and_in_training_only():
@@ -339,6 +401,14 @@ def test_unchanged_weights_give_the_same_output_and_the_model_stays_as_it_is():
     close(model(ids), logits)
 
 
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": padding_mask(LENGTHS)}])
+def test_layer_with_unchanged_weights_is_the_layer(options):
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(E, H).double(), torch.randn(B, L, E, dtype=torch.float64)
+    changed = ChangedAttention(layer, lambda weights, mask: weights)
+    close(changed(x, **options), layer(x, **options))
+
+
 def test_uniform_heads_average_the_values_of_the_words():
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(E, H).double(), torch.randn(B, L, E, dtype=torch.float64)
@@ -367,6 +437,17 @@ def test_shuffled_weights_are_the_same_numbers_among_the_allowed_keys():
     assert not torch.equal(shuffled_weights(weights, mask, rng), shuffled)
 
 
+def test_generator_decides_how_weights_are_shuffled_and_the_global_one_stays():
+    state, mask = torch.get_rng_state(), torch.ones(B, L).bool()
+    weights = torch.rand(B, L, generator=torch.Generator().manual_seed(0))
+    one, same, other = (
+        shuffled_weights(weights, mask, torch.Generator().manual_seed(seed)) for seed in (4, 4, 5)
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
 def test_every_order_of_shuffled_weights_is_as_likely():
     weights = torch.tensor([[0.5, 0.0, 0.3, 0.2]]).expand(6000, -1)
     mask = torch.tensor([True, False, True, True])
@@ -380,24 +461,50 @@ def test_every_order_of_shuffled_weights_is_as_likely():
 
 
 def refuses(error, message, call, *args, **kwargs):
-    with pytest.raises(error, match=re.escape(message)):
+    with pytest.raises(error) as caught:
         call(*args, **kwargs)
+    assert str(caught.value) == message
 
 
 @pytest.mark.refusal
 def test_refuses_libraries_that_are_missing_or_too_small(package):
-    refuses(ModuleNotFoundError, "pip install no_such", library_sentences, 1, ["no_such"])
-    refuses(ModuleNotFoundError, "package math must be", library_sentences, 1, ["math"])
+    for name in ("no_such", "math"):  # math has no source files
+        message = f"the package {name} must be installed: pip install {name}"
+        refuses(ModuleNotFoundError, message, library_sentences, 1, [name])
     message = f"{package} must have 4 sentences; got 3"
     refuses(ValueError, message, library_sentences, 4, [package])
+    refuses(ValueError, "count must be at least 1; got 0", library_sentences, 0)
+    message = "libraries must be a list of texts; got 'numpy'"
+    refuses(TypeError, message, library_sentences, 1, "numpy")
+
+
+@pytest.mark.refusal
+def test_refuses_no_opinions_and_a_seed_in_place_of_a_generator():
     refuses(ValueError, "pairs must be at least 1; got 0", opinions, 0, torch.Generator())
+    refuses(TypeError, "generator must be a torch.Generator; got int", opinions, 1, 0)
 
 
 @pytest.mark.refusal
 def test_vocabulary_refuses_no_text_and_words_that_stand_twice():
-    refuses(ValueError, "at least one text; got none", Vocabulary(["a"]).encode, [])
-    refuses(ValueError, "no word may stand twice; got a more", Vocabulary, ["a", "b", "a"])
-    refuses(ValueError, "got <pad> more than once", Vocabulary, ["<pad>"])
+    vocabulary = Vocabulary(["a"])
+    refuses(ValueError, "texts must hold at least one text; got none", vocabulary.encode, [])
+    refuses(TypeError, "texts must be a list of texts; got 'a'", vocabulary.encode, "a")
+    refuses(TypeError, "texts must be a list of texts; got 'a'", Vocabulary.of_texts, "a", 3)
+    refuses(ValueError, "size must be at least 0; got -1", Vocabulary.of_texts, ["a"], -1)
+    refuses(TypeError, "words must be a list of texts; got 'a'", Vocabulary, "a")
+    twice = "no word may stand twice; got {} more than once"
+    refuses(ValueError, twice.format("a"), Vocabulary, ["b", "a", "c", "a"])
+    refuses(ValueError, twice.format("<pad>"), Vocabulary, ["<pad>"])
+
+
+@pytest.mark.refusal
+def test_vocabulary_refuses_ids_that_are_no_row_of_its_own():
+    decode = Vocabulary(["a"]).decode
+    message = "ids must have shape (position) and hold at least one number; got (1, 1)"
+    refuses(ValueError, message, decode, torch.tensor([[3]]))
+    message = "ids must lie between 0 and 3; got 2 to 4"
+    refuses(ValueError, message, decode, torch.tensor([2, 4]))
+    refuses(TypeError, "ids must be an int64 or int32 tensor; got list", decode, [3])
 
 
 @pytest.mark.refusal
@@ -408,11 +515,16 @@ def test_refuses_sizes_and_an_unknown_pooling():
     names = "vocab_size", "embed_dim", "num_heads", "num_classes", "num_layers"
     for i, name in enumerate(names):
         wrong = [*sizes[:i], 0, *sizes[i + 1 :]]
-        refuses(ValueError, f"{name} must be at least 1; got", AttentionClassifier, *wrong)
+        refuses(ValueError, f"{name} must be at least 1; got 0", AttentionClassifier, *wrong)
         wrong[i] = 2.5
         refuses(TypeError, f"{name} must be an integer; got 2.5", AttentionClassifier, *wrong)
-    refuses(ValueError, "num_heads must divide", AttentionClassifier, WORDS, E, 5, 4, 1)
-    refuses(ValueError, "must be a probability", AttentionClassifier, *sizes, dropout=2)
+    message = (
+        "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; "
+        "got embed_dim = 12, num_heads = 5"
+    )
+    refuses(ValueError, message, AttentionClassifier, WORDS, E, 5, 4, 1)
+    message = "dropout must be a probability between 0 and 1; got 2"
+    refuses(ValueError, message, AttentionClassifier, *sizes, dropout=2)
 
 
 @pytest.mark.refusal
@@ -426,9 +538,34 @@ def test_refuses_ids_that_are_no_sentences_of_the_vocabulary():
         zeros = torch.ones(shape, dtype=torch.long)
         message = f"ids must have shape (batch, L) and hold at least one number; got {shape}"
         refuses(ValueError, message, model, zeros)
-    ids[3] = PAD
-    refuses(ValueError, "each sentence must have a word; sentence 3 has only padding", model, ids)
-    refuses(TypeError, "int64 or int32 tensor; got torch.float32", model, ids.float())
-    refuses(TypeError, "int64 or int32 tensor; got list", model, ids.tolist())
-    message = "a word at position 0, which pooling 'first' reads; sentence 1 has only padding"
-    refuses(ValueError, message, random_model("first"), sentences().flip(1))
+    ids[3:] = PAD
+    message = "each sentence must have a word; sentence 3 has only padding"
+    refuses(ValueError, message, model, ids)
+    message = "ids must be an int64 or int32 tensor; got"
+    refuses(TypeError, f"{message} torch.float32", model, ids.float())
+    refuses(TypeError, f"{message} list", model, ids.tolist())
+    message = (
+        "each sentence must have a word at position 0, which pooling 'first' reads; "
+        "sentence 3 has only padding"
+    )
+    ids = sentences()
+    ids[3, 0] = PAD
+    refuses(ValueError, message, random_model("first"), ids)
+
+
+@pytest.mark.refusal
+def test_changes_refuse_what_they_cannot_change():
+    message = "model's blocks must be a list; got NoneType"
+    refuses(TypeError, message, with_changed_weights, nn.Linear(1, 1), uniform_weights)
+    message = "change must be a function; got str"
+    refuses(TypeError, message, with_changed_weights, random_model(), "uniform")
+    weights, mask = torch.ones(B, H, L, L), torch.ones(L, L).bool()
+    for change in (uniform_weights, shuffled_weights):
+        message = "weights must have a real floating dtype; got torch.int64"
+        refuses(TypeError, message, change, weights.long(), mask)
+        message = "mask must be a bool tensor, True = counts; got torch.int64"
+        refuses(TypeError, message, change, weights, mask.long())
+        message = "mask must broadcast to the shape of the weights = (5, 3, 7, 7); got (6, 7)"
+        refuses(ValueError, message, change, weights, mask[1:])
+    message = "generator must be a torch.Generator; got int"
+    refuses(TypeError, message, shuffled_weights, weights, mask, 0)

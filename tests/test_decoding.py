@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 from functools import cache as remember
+from functools import partial
 
 import pytest
 import torch
@@ -147,6 +148,10 @@ def test_bytes_are_those_of_the_formula_and_do_not_grow(dtype):
     assert cache.nbytes == counted
 
 
+def test_bytes_are_those_of_one_sample_in_half_precision_by_default():
+    assert cache_bytes(2, 3, 5, 7) == 2 * 2 * 3 * 5 * 7 * torch.float16.itemsize
+
+
 def test_padding_takes_no_slot_on_whichever_side_it_stands():
     real = torch.tensor([[0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
     cache, key = make_cache(), normal(B, 2, 4, 4)
@@ -155,6 +160,9 @@ def test_padding_takes_no_slot_on_whichever_side_it_stands():
     assert positions.tolist() == [[0, 1, 2], [0, 1, -1], [-1, -1, -1]]
     assert torch.equal(keys[0], key[0, :, 1:])
     assert torch.equal(keys[1, :, :2], key[1, :, :2])
+    for b, length in enumerate(cache.lengths):
+        assert not cache.keys[b, :, length:].any()
+        assert not cache.values[b, :, length:].any()
     assert cache.next_positions(2).tolist() == [[3, 4], [2, 3], [0, 1]]
     assert cache.next_positions(4, real).tolist() == [[-1, 3, 4, 5], [2, 3, -1, -1], [-1] * 4]
 
@@ -381,6 +389,16 @@ def test_new_caches_fit_the_model():
     assert type(make_model(window=7).new_caches(B, 7)[0]) is KeyValueCache
 
 
+@pytest.mark.parametrize("window", [None, 3])
+def test_default_device_does_not_matter_to_a_model_that_has_one(window):
+    model, ids, real = make_model(window=window), random_ids(B, L), torch.ones(B, L).bool()
+    expected = model(ids, real=real)
+    with torch.device("meta"):
+        close(model(ids, real=real), expected)
+        close(model(ids), expected)
+        close(in_chunks(ids, [5, 6], partial(model, caches=model.new_caches(B, L))), expected)
+
+
 def test_model_learns_a_pattern():
     from attention_lib.training import train
 
@@ -400,13 +418,14 @@ def test_model_learns_a_pattern():
 
 
 @pytest.mark.parametrize("window", [None, 4])
-def test_generation_is_the_model_asked_again_for_all_so_far(window):
-    model, ids = make_model(window=window), random_ids(B, 4)
+@pytest.mark.parametrize("length", [1, 4])
+def test_generation_is_the_model_asked_again_for_all_so_far(window, length):
+    model, ids = make_model(window=window), random_ids(B, length)
     written = ids
     for new in generate(model, ids, 9, temperature=0):
         assert torch.equal(new, model(written)[:, -1].argmax(dim=-1))
         written = torch.cat([written, new[:, None]], dim=1)
-    assert written.shape == (B, 13)
+    assert written.shape == (B, length + 9)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -441,15 +460,35 @@ def test_generation_records_no_gradient_and_leaves_grad_mode_as_it_was():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("top_k", [None, 2])
+@pytest.mark.parametrize("top_k", [None, 4, 3, 2, 1])
 def test_ids_come_up_as_often_as_the_softmax_says(temperature, top_k):
     scores = torch.tensor([1.0, 3.0, 2.0, 0.5])
-    kept = [i for i in range(4) if top_k is None or i in (1, 2)]
+    kept = [1, 2, 0, 3][:top_k]
     powers = {i: math.exp(scores[i].item() / temperature) for i in kept}
     expected = torch.tensor([powers.get(i, 0) / sum(powers.values()) for i in range(4)])
     rng = torch.Generator().manual_seed(0)
     drawn = next_ids(scores.expand(20_000, 4), temperature, top_k, rng)
     torch.testing.assert_close(drawn.bincount(minlength=4) / 20_000, expected, atol=0.015, rtol=0)
+
+
+def test_one_row_has_its_largest_scores_kept_and_those_equal_to_the_last_of_them():
+    scores = torch.tensor([[1.0, 3.0, 2.0, 0.5, 2.0]])
+    rng = torch.Generator().manual_seed(0)
+    assert {next_ids(scores, 9.0, 1, rng).item() for _ in range(99)} == {1}
+    assert {next_ids(scores, 9.0, 2, rng).item() for _ in range(99)} == {1, 2, 4}
+
+
+def test_temperature_is_1_by_default():
+    scores, model, ids = normal(97, VOCABULARY), make_model(), random_ids(B, 4)
+
+    def drawn(*temperature):
+        rng = torch.Generator().manual_seed(0)
+        written = generate(model, ids, 9, *temperature, generator=rng)
+        return next_ids(scores, *temperature, generator=rng).tolist(), torch.cat(
+            [*written]
+        ).tolist()
+
+    assert drawn() == drawn(1.0) != drawn(2.0)
 
 
 def test_temperature_zero_takes_the_largest_and_huge_scores_do_no_harm():
@@ -504,30 +543,43 @@ def test_layer_without_bias_and_in_half_precision_is_grouped_too():
 # ---------------------------------------------------------------------------- refusals
 
 KEY = torch.zeros(B, 2, 1, 4, dtype=torch.float64)
+SHAPE = "must have the cache's shape (batch, key/value heads, L, d) = (3, 2, L, 4); got"
+NO_GRADIENT = (
+    "must not record a gradient, a cache is overwritten in place: append under torch.no_grad()"
+)
+
+
+def refuses(error, message, call, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    assert str(caught.value) == message
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("key", "error", "message"),
     [
-        (KEY[:2], ValueError, r"\(batch, key/value heads, L, d\) = \(3, 2, L, 4\); got \(2, 2, 1"),
-        (KEY[:, :1], ValueError, r"\(3, 2, L, 4\); got \(3, 1, 1, 4\)"),
-        (KEY[..., :3], ValueError, r"\(3, 2, L, 4\); got \(3, 2, 1, 3\)"),
-        (KEY[0], ValueError, r"\(3, 2, L, 4\); got \(2, 1, 4\)"),
-        (KEY.float(), TypeError, "the cache's dtype torch.float64; got torch.float32"),
-        (KEY.long(), TypeError, "have a real floating dtype; got torch.int64"),
-        (KEY.tolist(), TypeError, "be a torch.Tensor; got list"),
-        (KEY.to("meta"), ValueError, "on the cache's device cpu; got meta"),
-        (KEY.clone().requires_grad_(), ValueError, r"record a gradient.*under torch.no_grad\(\)"),
+        (KEY[:2], ValueError, f"{SHAPE} (2, 2, 1, 4)"),
+        (KEY[:, :1], ValueError, f"{SHAPE} (3, 1, 1, 4)"),
+        (KEY[..., :3], ValueError, f"{SHAPE} (3, 2, 1, 3)"),
+        (KEY[0], ValueError, f"{SHAPE} (2, 1, 4)"),
+        (KEY[None], ValueError, f"{SHAPE} (1, 3, 2, 1, 4)"),
+        (
+            KEY.float(),
+            TypeError,
+            "must have the cache's dtype torch.float64; got torch.float32",
+        ),
+        (KEY.long(), TypeError, "must have a real floating dtype; got torch.int64"),
+        (KEY.tolist(), TypeError, "must be a torch.Tensor; got list"),
+        (KEY.to("meta"), ValueError, "must be on the cache's device cpu; got meta"),
+        (KEY.clone().requires_grad_(), ValueError, NO_GRADIENT),
     ],
 )
 @pytest.mark.parametrize("rolling", [False, True])
 def test_tensors_that_do_not_fit_the_cache_are_refused(key, error, message, rolling):
     cache = make_cache(rolling=rolling)
-    with pytest.raises(error, match=f"key must.*{message}"):
-        cache.append(key, KEY)
-    with pytest.raises(error, match=f"value must.*{message}"):
-        cache.append(KEY, key)
+    refuses(error, f"key {message}", cache.append, key, KEY)
+    refuses(error, f"value {message}", cache.append, KEY, key)
     assert not cache.lengths.any()
 
 
@@ -537,8 +589,11 @@ def test_full_cache_refuses_and_keeps_what_it_has():
     cache.append(KEY.expand(-1, -1, 4, -1), KEY.expand(-1, -1, 4, -1))
     before = cache.keys.clone()
     two = torch.ones(B, 2, 2, 4, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"capacity = 5 positions; 6 are needed.*holds 4 now"):
-        cache.append(two, two)
+    message = (
+        "the cache has room for capacity = 5 positions; 6 are needed, "
+        "the longest sample holds 4 now"
+    )
+    refuses(ValueError, message, cache.append, two, two)
     assert torch.equal(cache.keys, before)
     assert cache.lengths.tolist() == [4] * B
     cache.append(KEY, KEY)
@@ -548,55 +603,82 @@ def test_full_cache_refuses_and_keeps_what_it_has():
 @pytest.mark.parametrize(
     ("real", "error", "message"),
     [
-        (torch.ones(B, 1), TypeError, "real must be a bool tensor.*got torch.float32"),
-        ([[True]] * B, TypeError, "real must be a bool tensor.*got list"),
-        (torch.ones(B, 2).bool(), ValueError, r"\(batch, L\) = \(3, 1\); got \(3, 2\)"),
-        (torch.ones(1, 1).bool(), ValueError, r"\(batch, L\) = \(3, 1\); got \(1, 1\)"),
-        (torch.ones(B, 1, device="meta").bool(), ValueError, "on the device cpu; got meta"),
+        (
+            torch.ones(B, 1),
+            TypeError,
+            "real must be a bool tensor, True = a token; got torch.float32",
+        ),
+        ([[True]] * B, TypeError, "real must be a bool tensor, True = a token; got list"),
+        (
+            torch.ones(B, 2).bool(),
+            ValueError,
+            "real must have shape (batch, L) = (3, 1); got (3, 2)",
+        ),
+        (
+            torch.ones(1, 1).bool(),
+            ValueError,
+            "real must have shape (batch, L) = (3, 1); got (1, 1)",
+        ),
+        (
+            torch.ones(B, 1, device="meta").bool(),
+            ValueError,
+            "real must be on the device cpu; got meta",
+        ),
     ],
 )
 def test_real_that_does_not_fit_is_refused(real, error, message):
-    with pytest.raises(error, match=message):
-        make_cache().append(KEY, KEY, real)
-    with pytest.raises(error, match=message):
-        make_model()(random_ids(B, 1), real=real)
-    with pytest.raises(error, match=message):
-        generate(make_model(), random_ids(B, 1), 2, real=real)
+    refuses(error, message, make_cache().append, KEY, KEY, real)
+    refuses(error, message, make_model(), random_ids(B, 1), real=real)
+    refuses(error, message, generate, make_model(), random_ids(B, 1), 2, real=real)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("kind", [KeyValueCache, RollingCache])
 def test_sizes_of_a_cache_that_do_not_fit_are_refused(kind):
-    with pytest.raises(ValueError, match="capacity must be at least 1; got 0"):
-        kind(1, 1, 0, 1)
-    with pytest.raises(ValueError, match="batch_size must be at least 1; got -2"):
-        kind(-2, 1, 1, 1)
-    with pytest.raises(TypeError, match=r"width must be an integer; got 2.0"):
-        kind(1, 1, 1, 2.0)
-    with pytest.raises(TypeError, match="num_kv_heads must be an integer; got True"):
-        kind(1, True, 1, 1)
-    with pytest.raises(ValueError, match="length must be at least 0; got -1"):
-        kind(1, 1, 1, 1).rewind(-1)
-    with pytest.raises(TypeError, match=r"length must be an integer; got 1.5"):
-        kind(1, 1, 1, 1).rewind(1.5)
-    with pytest.raises(ValueError, match="positions must be at least 0; got -1"):
-        cache_bytes(1, 1, 1, -1)
+    refuses(ValueError, "capacity must be at least 1; got 0", kind, 1, 1, 0, 1)
+    refuses(ValueError, "batch_size must be at least 1; got -2", kind, -2, 1, 1, 1)
+    refuses(TypeError, "width must be an integer; got 2.0", kind, 1, 1, 1, 2.0)
+    refuses(TypeError, "num_kv_heads must be an integer; got True", kind, 1, True, 1, 1)
+    cache = kind(1, 1, 1, 1)
+    refuses(ValueError, "length must be at least 0; got -1", cache.rewind, -1)
+    refuses(TypeError, "length must be an integer; got 1.5", cache.rewind, 1.5)
+    refuses(ValueError, "length must be at least 0; got -1", cache.next_positions, -1)
+
+
+@pytest.mark.refusal
+def test_dtype_and_device_of_a_cache_that_do_not_fit_are_refused():
+    message = "dtype must be a float dtype of 16, 32 or 64 bits; got torch.int64"
+    refuses(TypeError, message, KeyValueCache, 1, 1, 1, 1, torch.int64)
+    message = "device must be one of PyTorch, such as 'cpu' or 'cuda:0'; got 'nowhere'"
+    refuses(ValueError, message, KeyValueCache, 1, 1, 1, 1, None, "nowhere")
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    "name",
+    ["num_layers", "num_kv_heads", "width", "positions", "batch_size", "bytes_per_number"],
+)
+def test_negative_sizes_have_no_bytes(name):
+    sizes = {"num_layers": 2, "num_kv_heads": 3, "width": 5, "positions": 7} | {name: -1}
+    refuses(ValueError, f"{name} must be at least 0; got -1", cache_bytes, **sizes)
 
 
 @pytest.mark.refusal
 def test_key_and_value_of_two_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"one shape; got \(3, 2, 1, 4\) and \(3, 2, 2, 4\)"):
-        make_cache().append(KEY, KEY.expand(-1, -1, 2, -1))
+    message = "key and value must have one shape; got (3, 2, 1, 4) and (3, 2, 2, 4)"
+    refuses(ValueError, message, make_cache().append, KEY, KEY.expand(-1, -1, 2, -1))
 
 
 @pytest.mark.refusal
 def test_rolling_cache_that_went_round_does_not_go_back():
     cache = make_cache(capacity=5, rolling=True)
     cache.append(KEY.expand(-1, -1, 6, -1), KEY.expand(-1, -1, 6, -1))
-    with pytest.raises(
-        ValueError, match=r"capacity = 5 that holds 6 positions.*position 5.*rewind"
-    ):
-        cache.rewind(5)
+    for length in (5, 1):
+        message = (
+            "a rolling cache of capacity = 5 that holds 6 positions has overwritten what "
+            f"position {length} would see; rewind(0) empties it"
+        )
+        refuses(ValueError, message, cache.rewind, length)
     cache.rewind(6)
     assert cache.lengths.tolist() == [6] * B
 
@@ -604,60 +686,86 @@ def test_rolling_cache_that_went_round_does_not_go_back():
 @pytest.mark.refusal
 def test_layers_and_inputs_that_do_not_fit_are_refused():
     layer, x = make_layer("plain", 2), normal(B, 1, E)
-    with pytest.raises(TypeError, match=r"MultiHeadAttention or a RotaryAttention.*got LinearBias"):
-        attend_with_cache(LinearBiasAttention(E, H), x, make_cache(H))
-    with pytest.raises(
-        ValueError, match=r"query must have shape \(batch, position, embed_dim = 24"
-    ):
-        attend_with_cache(layer, x[..., :5], make_cache())
-    with pytest.raises(TypeError, match="all inputs must have one dtype"):
-        attend_with_cache(layer, x.float(), make_cache())
-    with pytest.raises(ValueError, match=r"\(3, 6, L, 4\); got \(3, 2, 1, 4\)"):
-        attend_with_cache(layer, x, make_cache(kv_heads=6))
-    with pytest.raises(ValueError, match="record a gradient"):
-        attend_with_cache(MultiHeadAttention(E, H).double(), x, make_cache(H))
+    rule = (
+        "layer must be a MultiHeadAttention or a RotaryAttention, others would have to say what a "
+        "position means to them; got"
+    )
+    other = LinearBiasAttention(E, H)
+    refuses(TypeError, f"{rule} LinearBiasAttention", attend_with_cache, other, x, make_cache(H))
+    refuses(TypeError, f"{rule} int", attend_with_cache, 3, x, make_cache(H))
+    message = "x must have shape (batch, L, embed_dim); got (3, 24)"
+    refuses(ValueError, message, attend_with_cache, layer, x[:, 0], make_cache())
+    message = "x must have a real floating dtype; got torch.int64"
+    refuses(TypeError, message, attend_with_cache, layer, x.long(), make_cache())
+    message = "query must have shape (batch, position, embed_dim = 24); got (3, 1, 5)"
+    refuses(ValueError, message, attend_with_cache, layer, x[..., :5], make_cache())
+    message = (
+        "all inputs must have one dtype; "
+        "got the layer's weights torch.float64 and query torch.float32"
+    )
+    refuses(TypeError, message, attend_with_cache, layer, x.float(), make_cache())
+    message = "cache must be a KeyValueCache; got list"
+    refuses(TypeError, message, attend_with_cache, layer, x, [make_cache()])
+    message = f"key {SHAPE.replace('(3, 2, L', '(3, 6, L')} (3, 2, 1, 4)"
+    refuses(ValueError, message, attend_with_cache, layer, x, make_cache(kv_heads=6))
+    layer = MultiHeadAttention(E, H).double()
+    refuses(ValueError, f"key {NO_GRADIENT}", attend_with_cache, layer, x, make_cache(H))
 
 
 @pytest.mark.refusal
 def test_models_and_their_inputs_that_do_not_fit_are_refused():
     model = make_model()
-    with pytest.raises(ValueError, match="2 caches, one for each block; got 1"):
-        model(random_ids(B, 1), model.new_caches(B, 3)[:1])
-    with pytest.raises(TypeError, match=r"ids must be an int64 or int32 tensor; got torch.float32"):
-        model(torch.zeros(B, 1))
-    with pytest.raises(ValueError, match="ids must lie between 0 and 12; got 13"):
-        model(torch.full((1, 1), 13))
-    with pytest.raises(ValueError, match="num_layers must be at least 1; got 0"):
-        LanguageModel(VOCABULARY, E, H, 0)
-    with pytest.raises(ValueError, match="window must be at least 1; got 0"):
-        LanguageModel(VOCABULARY, E, H, 1, window=0)
-    with pytest.raises(ValueError, match="num_kv_heads must divide num_heads"):
-        LanguageModel(VOCABULARY, E, H, 1, num_kv_heads=4)
+    message = "there must be 2 caches, one for each block; got 1"
+    refuses(ValueError, message, model, random_ids(B, 1), model.new_caches(B, 3)[:1])
+    message = "ids must be an int64 or int32 tensor; got torch.float32"
+    refuses(TypeError, message, model, torch.zeros(B, 1))
+    message = "ids must lie between 0 and 12; got 13 to 13"
+    refuses(ValueError, message, model, torch.full((1, 1), 13))
+    refuses(ValueError, message, generate, model, torch.full((1, 1), 13), 1)
+    sizes = (VOCABULARY, E, H)
+    refuses(ValueError, "num_layers must be at least 1; got 0", LanguageModel, *sizes, 0)
+    refuses(ValueError, "window must be at least 1; got 0", LanguageModel, *sizes, 1, window=0)
+    message = (
+        "num_kv_heads must divide num_heads, equal groups of query heads share a key/value head; "
+        "got num_heads = 6, num_kv_heads = 4"
+    )
+    refuses(ValueError, message, LanguageModel, *sizes, 1, num_kv_heads=4)
 
 
 @pytest.mark.refusal
 def test_generation_refuses_at_the_call_not_at_the_first_step():
     model, ids = make_model(), random_ids(B, 3)
-    with pytest.raises(ValueError, match="steps must be at least 1; got 0"):
-        generate(model, ids, 0)
+    refuses(TypeError, "model must be a LanguageModel; got Linear", generate, model.out, ids, 1)
+    refuses(ValueError, "steps must be at least 1; got 0", generate, model, ids, 0)
     for temperature in (-1, math.nan, math.inf, "1"):
-        with pytest.raises(ValueError, match="temperature must be a finite number from 0 on"):
-            generate(model, ids, 1, temperature)
-    with pytest.raises(ValueError, match="top_k must be at least 1; got 0"):
-        generate(model, ids, 1, top_k=0)
-    with pytest.raises(TypeError, match=r"top_k must be an integer; got 0.5"):
-        next_ids(torch.zeros(1, 3), top_k=0.5)
-    with pytest.raises(ValueError, match="hold at least one number"):
-        generate(model, ids[:, :0], 1)
+        message = f"temperature must be a finite number from 0 on; got {temperature!r}"
+        refuses(ValueError, message, generate, model, ids, 1, temperature)
+    refuses(ValueError, "top_k must be at least 1; got 0", generate, model, ids, 1, top_k=0)
+    message = "generator must be a torch.Generator; got int"
+    refuses(TypeError, message, generate, model, ids, 1, generator=0)
+    message = "ids must have shape (batch, position) and hold at least one number; got (3, 0)"
+    refuses(ValueError, message, generate, model, ids[:, :0], 1)
     real = torch.ones(B, 3).bool()
     real[1] = False
-    with pytest.raises(ValueError, match="at least one token; got a row of padding only"):
-        generate(model, ids, 1, real=real)
+    message = "each prompt needs at least one token; got a row of padding only"
+    refuses(ValueError, message, generate, model, ids, 1, real=real)
+
+
+@pytest.mark.refusal
+def test_scores_that_nothing_can_be_drawn_from_are_refused():
+    scores = torch.zeros(2, 3)
+    refuses(TypeError, "top_k must be an integer; got 0.5", next_ids, scores, top_k=0.5)
+    message = "scores must have a real floating dtype; got torch.int64"
+    refuses(TypeError, message, next_ids, scores.long())
+    for wrong in (scores[0], scores[:, :0], scores[None]):
+        message = f"scores must have shape (batch, vocabulary); got {tuple(wrong.shape)}"
+        refuses(ValueError, message, next_ids, wrong)
 
 
 @pytest.mark.refusal
 def test_groups_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="must divide the layer's 6; got 4"):
-        group_heads(make_layer("plain"), 4)
-    with pytest.raises(ValueError, match="num_kv_heads must be at least 1; got 0"):
-        group_heads(make_layer("plain"), 0)
+    layer = make_layer("plain")
+    refuses(ValueError, "num_kv_heads must divide the layer's 6; got 4", group_heads, layer, 4)
+    refuses(ValueError, "num_kv_heads must be at least 1; got 0", group_heads, layer, 0)
+    message = "layer must be a MultiHeadAttention; got Linear"
+    refuses(TypeError, message, group_heads, layer.q_proj, 2)

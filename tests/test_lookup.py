@@ -116,6 +116,10 @@ def test_soft_lookup_agrees_with_loops(temperature):
     np.testing.assert_allclose(one, expected[2, 1])
 
 
+def test_temperature_is_1_by_default():
+    np.testing.assert_array_equal(soft_lookup(*table()), soft_lookup(*table(), temperature=1.0))
+
+
 def test_soft_lookup_comes_to_the_nearest_key_as_the_temperature_falls():
     query, keys, values = table()
     expected = nearest_lookup(query, keys, values)
@@ -189,31 +193,53 @@ def test_shapes_that_do_not_fit_are_refused(lookup, shapes, message):
 
 
 @pytest.mark.refusal
-def test_key_that_is_not_there_is_a_key_error_that_shows_the_query():
-    with pytest.raises(KeyError, match=r"no key equals the query \[0.0, 2.0\]"):
-        hard_lookup(np.array([[1.0, 0.0], [0.0, 2.0]]), np.eye(2), np.array([1, 2]))
+@pytest.mark.parametrize("query", [[0.0, 2.0], [[1.0, 0.0], [0.0, 2.0]]])
+def test_key_that_is_not_there_is_a_key_error_that_shows_the_query(query):
+    with pytest.raises(KeyError) as caught:
+        hard_lookup(np.array(query), np.eye(2), np.array([1, 2]))
+    assert caught.value.args == ("no key equals the query [0.0, 2.0]",)
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("axis", [2, -3])
+def test_axis_that_the_scores_do_not_have_is_refused(axis):
+    message = rf"^axis must be one of the 2 axes of x \(2, 3\); got {axis}$"
+    with pytest.raises(ValueError, match=message):
+        softmax(np.zeros((2, 3)), axis=axis)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("lookup", [nearest_lookup, soft_lookup])
 def test_empty_table_has_no_nearest_key(lookup):
-    with pytest.raises(ValueError, match="keys must have at least one row"):
+    message = "^an empty table has no nearest key: keys must have at least one row$"
+    with pytest.raises(ValueError, match=message):
         lookup(np.zeros(2), np.zeros((0, 2)), np.zeros(0))
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("temperature", [0, -1.0, float("nan")])
 def test_temperature_that_is_not_positive_is_refused(temperature):
-    with pytest.raises(ValueError, match=r"temperature must be positive.*nearest_lookup"):
+    with pytest.raises(ValueError, match="temperature") as caught:
         soft_lookup(np.ones(2), np.eye(2), np.array([1, 2]), temperature)
+    assert str(caught.value) == (
+        f"temperature must be positive; got {temperature}. "
+        "The limit towards 0 is nearest_lookup (where one key is nearest)."
+    )
+
+
+@pytest.mark.refusal
+def test_temperature_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match=r"^temperature must be a number; got str$"):
+        soft_lookup(np.ones(2), np.eye(2), np.array([1, 2]), "1")
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize("bad", [np.array([True]), np.array(["a"]), np.array([1j])])
 def test_what_is_not_a_real_number_is_refused(bad):
-    with pytest.raises(TypeError, match=f"x must hold real numbers; got dtype {bad.dtype}"):
+    with pytest.raises(TypeError, match=f"^x must hold real numbers; got dtype {bad.dtype}$"):
         softmax(bad)
-    with pytest.raises(TypeError, match="query must hold real numbers"):
-        soft_lookup(bad, np.ones((1, 1)), np.ones(1))
-    with pytest.raises(TypeError, match="values must hold real numbers"):
-        soft_lookup(np.ones(1), np.ones((1, 1)), bad)
+    for place, name in enumerate(["query", "keys", "values"]):
+        arguments = [np.ones(1), np.ones((1, 1)), np.ones(1)]
+        arguments[place] = bad
+        with pytest.raises(TypeError, match=f"^{name} must hold real numbers; got dtype"):
+            soft_lookup(*arguments)

@@ -167,6 +167,11 @@ def test_padding_mask_agrees_with_loops(lengths, keys):
     assert mask.sum().item() == sum(lengths)
 
 
+def test_padding_mask_of_no_sequences_is_empty():
+    assert padding_mask([]).shape == (0, 1, 1, 0)
+    assert padding_mask([], keys=3).shape == (0, 1, 1, 3)
+
+
 def test_padding_mask_hides_columns_only():
     # M15, M29: the rows of padded positions keep their real keys, so that no row is empty
     mask = combine_masks(causal_mask(3), padding_mask([2, 3]))
@@ -370,7 +375,7 @@ def test_additive_form_and_back_is_the_mask(bits, dtype):
 @every_float
 def test_additive_masks_of_others_are_read(dtype):
     lowest = torch.finfo(dtype).min
-    fills = [-math.inf, lowest, -1e4, *([] if dtype == torch.float16 else [-1e9, -1e20])]
+    fills = [-math.inf, lowest, -1e4, -1000.0, *([] if dtype == torch.float16 else [-1e9, -1e20])]
     read = from_additive(torch.tensor([0.0, -0.0, *fills], dtype=dtype))
     assert read.tolist() == [True, True] + [False] * len(fills)
 
@@ -500,6 +505,11 @@ CALLS = {
 }
 
 
+def test_bool_ones_and_zeros_are_a_copy():
+    mask = random_mask(L, S)
+    assert torch.equal(to_ones_and_zeros(mask, torch.bool).logical_not_(), ~mask)
+
+
 @pytest.mark.parametrize("function", CALLS, ids=lambda function: function.__name__)
 def test_arguments_stay_as_they_were_and_results_share_no_memory(function):
     argument, *rest = CALLS[function]
@@ -526,6 +536,13 @@ def test_masks_live_where_their_arguments_live():
         assert result.device == meta
 
 
+def test_masks_of_lengths_live_with_the_lengths_wherever_others_are_made():
+    lengths = torch.tensor([3, 1])
+    with torch.device("meta"):
+        assert padding_mask(lengths).device.type == "cpu"
+        assert block_diagonal_mask(lengths).device.type == "cpu"
+
+
 FLOAT, INTS = torch.zeros(L, S), torch.ones(L, S).long()
 NOT_BOOL = [combine_masks, to_additive, to_ones_and_zeros, to_torch_attn_mask, to_key_padding_mask]
 
@@ -547,67 +564,217 @@ def test_mask_that_is_not_bool_is_refused_with_the_converter_it_needs(function, 
 
 
 REFUSED = [
-    (lambda: causal_mask(2, 4), ValueError, "align must be said where L = 2 and S = 4 differ"),
-    (lambda: causal_mask(4, 2), ValueError, "L = 4 and S = 2"),
-    (lambda: causal_mask(2, 2, "left"), ValueError, "align must be one of ('top_left', 'bottom"),
+    (
+        lambda: causal_mask(2, 4),
+        ValueError,
+        "align must be said where L = 2 and S = 4 differ: 'top_left' (query i stands at key "
+        "i) or 'bottom_right' (the last query stands at the last key, decoding)",
+    ),
+    (
+        lambda: causal_mask(4, 2),
+        ValueError,
+        "align must be said where L = 4 and S = 2 differ: 'top_left' (query i stands at key "
+        "i) or 'bottom_right' (the last query stands at the last key, decoding)",
+    ),
+    (
+        lambda: causal_mask(2, 2, "left"),
+        ValueError,
+        "align must be one of ('top_left', 'bottom_right'); got 'left'",
+    ),
     (lambda: causal_mask(2.0), TypeError, "length must be an integer; got 2.0"),
     (lambda: causal_mask(True), TypeError, "length must be an integer; got True"),
     (lambda: causal_mask(-1), ValueError, "length must be at least 0; got -1"),
     (lambda: causal_mask(1, -1), ValueError, "keys must be at least 0; got -1"),
     (lambda: window_mask(3, -1, 0), ValueError, "left must be at least 0; got -1"),
     (lambda: window_mask(3, 0, 0.5), TypeError, "right must be an integer; got 0.5"),
+    (lambda: padding_mask(3), TypeError, "lengths must be a tensor or a list of integers; got int"),
     (lambda: padding_mask([2.0]), TypeError, "lengths must be integers; got torch.float32"),
     (lambda: padding_mask([True]), TypeError, "lengths must be integers; got torch.bool"),
-    (lambda: padding_mask([[1, 0]]), ValueError, "for token ids say which pad_id; got (1, 2)"),
+    (
+        lambda: padding_mask([[1, 0]]),
+        ValueError,
+        "lengths must have shape (n,), one number for each sequence; for token ids say which "
+        "pad_id; got (1, 2)",
+    ),
     (lambda: padding_mask([-1]), ValueError, "lengths must not be negative; got -1"),
-    (lambda: padding_mask([16], keys=8), ValueError, "larger than keys = 8; got 16"),  # M27
-    (lambda: padding_mask([1, 0], pad_id=0), ValueError, "shape (batch, S); got (2,)"),
-    (lambda: padding_mask([[1]], 3, pad_id=0), ValueError, "keys = 3 is not needed"),
-    (lambda: block_diagonal_mask([[1]]), ValueError, "one number for each sequence; got (1, 1)"),
-    (lambda: block_diagonal_mask([1], [1, 2]), ValueError, "sequences; got 1 and 2"),
-    (lambda: block_diagonal_mask([1], [-2]), ValueError, "key_lengths must not be negative"),
+    (
+        lambda: padding_mask([16], keys=8),
+        ValueError,
+        "no length may be larger than keys = 8; got 16",
+    ),  # M27
+    (
+        lambda: padding_mask([1, 0], pad_id=0),
+        ValueError,
+        "ids with pad_id must have shape (batch, S); got (2,)",
+    ),
+    (
+        lambda: padding_mask([[1]], 3, pad_id=0),
+        ValueError,
+        "ids say how many keys there are; keys = 3 is not needed",
+    ),
+    (
+        lambda: block_diagonal_mask([[1]]),
+        ValueError,
+        "lengths must have shape (n,), one number for each sequence; got (1, 1)",
+    ),
+    (lambda: block_diagonal_mask([-1]), ValueError, "lengths must not be negative; got -1"),
+    (
+        lambda: block_diagonal_mask([1], [1, 2]),
+        ValueError,
+        "queries and keys must be packed from the same number of sequences; got 1 and 2",
+    ),
+    (
+        lambda: block_diagonal_mask([1], [-2]),
+        ValueError,
+        "key_lengths must not be negative; got -2",
+    ),
     (lambda: segment_mask([0.5]), TypeError, "segments must be integers; got torch.float32"),
-    (lambda: segment_mask([[[0]]]), ValueError, "(L,) or (batch, L); got (1, 1, 1)"),
-    (lambda: segment_mask([[0]], [0]), ValueError, "same batch size; got (1, 1) and (1,)"),
-    (lambda: combine_masks(), ValueError, "at least one mask"),
+    (
+        lambda: segment_mask([[[0]]]),
+        ValueError,
+        "segments must have shape (L,) or (batch, L); got (1, 1, 1)",
+    ),
+    (
+        lambda: segment_mask([0], [[[0]]]),
+        ValueError,
+        "key_segments must have shape (S,) or (batch, S); got (1, 1, 1)",
+    ),
+    (
+        lambda: segment_mask([[0]], [0]),
+        ValueError,
+        "segments and key_segments must have the same batch size; got (1, 1) and (1,)",
+    ),
+    (lambda: combine_masks(), ValueError, "combine_masks needs at least one mask"),
     (
         lambda: combine_masks(random_mask(B, L, S), random_mask(B, 1, 1, S)),
         ValueError,
-        "got (2, 5, 7), (2, 1, 1, 7). A (batch, L, S) mask for all heads is mask[:, None].",
+        "masks of more than two axes must all have the same number of axes; got (2, 5, 7), "
+        "(2, 1, 1, 7). A (batch, L, S) mask for all heads is mask[:, None].",
     ),
     (
         lambda: combine_masks(random_mask(L, S), random_mask(S, S)),
         ValueError,
-        "same size, or 1, on axis -2; got (5, 7), (7, 7)",
+        "masks must have the same size, or 1, on axis -2; got (5, 7), (7, 7)",
+    ),
+    (
+        lambda: combine_masks(random_mask(L, S), random_mask(L, L)),
+        ValueError,
+        "masks must have the same size, or 1, on axis -1; got (5, 7), (5, 5)",
     ),
     (
         lambda: combine_masks(causal_mask(2), causal_mask(2, device="meta")),
         ValueError,
-        "one device; got cpu, meta",
+        "all masks must be on one device; got cpu, meta",
     ),
-    (lambda: to_additive(causal_mask(2), torch.int64), TypeError, "float dtype; got torch.int64"),
-    (lambda: from_additive(INTS), TypeError, "must be a float tensor; got torch.int64"),
+    (
+        lambda: to_additive(causal_mask(2), torch.int64),
+        TypeError,
+        "dtype must be a float dtype of 16, 32 or 64 bits; got torch.int64",
+    ),
+    (
+        lambda: from_additive(INTS),
+        TypeError,
+        "an additive mask must be a float tensor; got torch.int64. 1 = attend, 0 = blocked: "
+        "from_ones_and_zeros. 0 = attend, -inf = blocked: from_additive. "
+        "nn.MultiheadAttention's True = blocked: from_torch_attn_mask or "
+        "from_key_padding_mask.",
+    ),
     # M13: 0. and 1. as floats are a mild bias for PyTorch, and no mask
-    (lambda: from_additive(torch.tensor([0.0, 1.0])), ValueError, "got 1. from_ones_and_zeros"),
-    (lambda: from_additive(torch.tensor([-5.0])), ValueError, "0 or at most -1000; got -5."),
-    (lambda: from_additive(torch.tensor([math.nan])), ValueError, "got nan"),
-    (lambda: from_ones_and_zeros(causal_mask(2)), TypeError, "used as it is"),
-    (lambda: from_ones_and_zeros([1, 0]), TypeError, "tensor of numbers; got list"),
+    (
+        lambda: from_additive(torch.tensor([0.0, 1.0])),
+        ValueError,
+        "every entry of a mask must be 0 or at most -1000; got 1. from_ones_and_zeros takes 1/0.",
+    ),
+    (
+        lambda: from_additive(torch.tensor([-5.0])),
+        ValueError,
+        "every entry of a mask must be 0 or at most -1000; got -5. from_ones_and_zeros takes 1/0.",
+    ),
+    (
+        lambda: from_additive(torch.tensor([-999.0])),
+        ValueError,
+        "every entry of a mask must be 0 or at most -1000; got -999. from_ones_and_zeros "
+        "takes 1/0.",
+    ),
+    (
+        lambda: from_additive(torch.tensor([math.nan])),
+        ValueError,
+        "every entry of a mask must be 0 or at most -1000; got nan. from_ones_and_zeros takes 1/0.",
+    ),
+    (
+        lambda: from_ones_and_zeros(causal_mask(2)),
+        TypeError,
+        "a mask of ones and zeros must be a tensor of numbers; got torch.bool. A bool mask "
+        "with True = may attend is used as it is.",
+    ),
+    (
+        lambda: from_ones_and_zeros([1, 0]),
+        TypeError,
+        "a mask of ones and zeros must be a tensor of numbers; got list. A bool mask with "
+        "True = may attend is used as it is.",
+    ),
     (
         lambda: from_ones_and_zeros(torch.tensor([0.0, -math.inf])),
         ValueError,
-        "every entry must be 0 or 1; got -inf. from_additive takes 0/-inf.",
+        "every entry of a mask must be 0 or 1; got -inf. from_additive takes 0/-inf.",
     ),
-    (lambda: to_torch_attn_mask(random_mask(B, L, S)), ValueError, "num_heads = None"),
-    (lambda: to_torch_attn_mask(random_mask(S), H), ValueError, "got (7,) and num_heads = 3"),
-    (lambda: to_torch_attn_mask(random_mask(B, 2, L, S), H), ValueError, "got (2, 2, 5, 7)"),
-    (lambda: from_torch_attn_mask(INTS), TypeError, "a bool or a float tensor; got torch.int64"),
-    (lambda: from_torch_attn_mask(random_mask(6, L, S)), ValueError, "got (6, 5, 7) and num_he"),
-    (lambda: from_torch_attn_mask(random_mask(7, L, S), H), ValueError, "got (7, 5, 7)"),
-    (lambda: to_key_padding_mask(causal_mask(3)), ValueError, "(batch, 1, 1, S), one row"),
-    (lambda: to_key_padding_mask(random_mask(B, 1, L, S)), ValueError, "got (2, 1, 5, 7)"),
-    (lambda: from_key_padding_mask(random_mask(S)), ValueError, "(batch, S); got (7,)"),
-    (lambda: from_key_padding_mask(np.ones(2)), TypeError, "tensor; got ndarray"),
+    (
+        lambda: to_torch_attn_mask(random_mask(B, L, S)),
+        ValueError,
+        "mask must have shape (L, S), or with num_heads (batch, L, S) or (batch, num_heads or"
+        " 1, L, S); got (2, 5, 7) and num_heads = None",
+    ),
+    (
+        lambda: to_torch_attn_mask(random_mask(S), H),
+        ValueError,
+        "mask must have shape (L, S), or with num_heads (batch, L, S) or (batch, num_heads or"
+        " 1, L, S); got (7,) and num_heads = 3",
+    ),
+    (
+        lambda: to_torch_attn_mask(random_mask(B, 2, L, S), H),
+        ValueError,
+        "mask must have shape (L, S), or with num_heads (batch, L, S) or (batch, num_heads or"
+        " 1, L, S); got (2, 2, 5, 7) and num_heads = 3",
+    ),
+    (
+        lambda: from_torch_attn_mask(INTS),
+        TypeError,
+        "attn_mask must be a bool or a float tensor; got torch.int64",
+    ),
+    (
+        lambda: from_torch_attn_mask(random_mask(6, L, S)),
+        ValueError,
+        "attn_mask must have shape (L, S), or with num_heads (batch * num_heads, L, S); got "
+        "(6, 5, 7) and num_heads = None",
+    ),
+    (
+        lambda: from_torch_attn_mask(random_mask(7, L, S), H),
+        ValueError,
+        "attn_mask must have shape (L, S), or with num_heads (batch * num_heads, L, S); got "
+        "(7, 5, 7) and num_heads = 3",
+    ),
+    (
+        lambda: to_key_padding_mask(causal_mask(3)),
+        ValueError,
+        "a padding mask must have shape (batch, 1, 1, S), one row of keys for each sample; "
+        "got (3, 3)",
+    ),
+    (
+        lambda: to_key_padding_mask(random_mask(B, 1, L, S)),
+        ValueError,
+        "a padding mask must have shape (batch, 1, 1, S), one row of keys for each sample; "
+        "got (2, 1, 5, 7)",
+    ),
+    (
+        lambda: from_key_padding_mask(random_mask(S)),
+        ValueError,
+        "key_padding_mask must have shape (batch, S); got (7,)",
+    ),
+    (
+        lambda: from_key_padding_mask(np.ones(2)),
+        TypeError,
+        "key_padding_mask must be a bool or a float tensor; got ndarray",
+    ),
 ]
 
 
@@ -616,7 +783,7 @@ REFUSED = [
 def test_what_does_not_fit_is_refused_with_rule_and_what_came(call, error, message):
     with pytest.raises(error) as caught:
         call()
-    assert message in str(caught.value)
+    assert str(caught.value) == message
 
 
 def test_float_of_zeros_and_ones_is_a_mild_bias_in_pytorch():

@@ -745,3 +745,93 @@ def test_numpy_function_refuses_shapes_that_do_not_fit(shapes, heads, message):
     inputs, *rest = (np.zeros(shape) for shape in shapes)
     with pytest.raises(ValueError, match=message):
         numpy_multi_head_attention(inputs, heads, *rest)
+
+
+def test_heads_one_after_the_other_take_values_of_their_own():
+    layer, (query, key, value) = random_layer(), (draw(B, n, E, seed=n) for n in (L, S, S))
+    value = value + 1
+    expected = layer(query, key, value)
+    actual = PerHeadAttention.from_multi_head(layer)(query, key, value)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: split_heads([1.0], H), TypeError, "x must be a torch.Tensor; got list"),
+        (lambda: merge_heads([1.0]), TypeError, "x must be a torch.Tensor; got list"),
+        (
+            lambda: PerHeadAttention.from_multi_head(MultiHeadAttention(E, H, kdim=KDIM)),
+            ValueError,
+            "only a layer without kdim, vdim, num_kv_heads and dropout can be taken apart; "
+            "got kdim = 11, vdim = 18, num_heads=6, num_kv_heads=6, dropout=0.0",
+        ),
+    ],
+)
+def test_helpers_refuse_in_whole_sentences(call, error, message):
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ((3, L, S), ""),
+        (
+            (B * H, L, S),
+            " nn.MultiheadAttention's (batch * heads, L, S) goes in as "
+            "mask.unflatten(0, (2, 6)), with True = may attend.",
+        ),
+    ],
+)
+def test_refusal_of_a_mask_ends_with_the_hint_or_with_the_shape(shape, hint):
+    with pytest.raises(ValueError, match="mask of a layer") as caught:
+        MultiHeadAttention(E, H)(X, Y, mask=torch.ones(shape, dtype=torch.bool))
+    assert str(caught.value) == (
+        "mask of a layer must have shape (L, S) = (5, 7), (batch, L, S) = (2, 5, 7), or (batch or "
+        "1, heads or 1, L or 1, S) = (2 or 1, 6 or 1, 5 or 1, 7); "
+        f"got {shape}.{hint}"
+    )
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("shape", [(B, S, E), (1, L, E)])
+def test_value_is_compared_with_the_key_where_query_and_key_are_one_tensor(shape):
+    for layer in (MultiHeadAttention(E, H), PerHeadAttention(E, H)):
+        with pytest.raises(ValueError, match=r"key and value must have the same (length|batch)"):
+            layer(X, X, torch.ones(shape))
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            {"num_heads": 4},
+            "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; "
+            "got embed_dim = 18, num_heads = 4",
+        ),
+        (
+            {"num_heads": 6, "num_kv_heads": 4},
+            "num_kv_heads must divide num_heads, equal groups of query heads share a key/value "
+            "head; got num_heads = 6, num_kv_heads = 4",
+        ),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused_with_the_reason(sizes, message):
+    with pytest.raises(ValueError, match="must divide") as caught:
+        MultiHeadAttention(E, **sizes)
+    assert str(caught.value) == message
+
+
+def test_small_integers_do_not_wrap_around_in_the_numpy_function():
+    rng = np.random.default_rng(0)
+    whole = [rng.integers(0, 200, shape, np.uint8) for shape in ((3, 5, 4), (12, 4), (4, 4))]
+
+    def attend(x, w, o):
+        return numpy_multi_head_attention(x, 2, w, o)
+
+    np.testing.assert_array_equal(attend(*whole), attend(*(x.astype(np.float64) for x in whole)))

@@ -256,17 +256,23 @@ def test_layers_on_the_meta_device_convert_too():
 
 
 @pytest.mark.refusal
-@pytest.mark.parametrize("option", ["add_bias_kv", "add_zero_attn"])
-def test_modules_that_add_a_key_are_refused(option):
-    with pytest.raises(ValueError, match=f"add a key that no input holds.*{option}=True"):
-        from_torch(nn.MultiheadAttention(E, H, **{option: True}))
+@pytest.mark.parametrize("bias_kv", [True, False])
+def test_modules_that_add_a_key_are_refused(bias_kv):
+    with pytest.raises(ValueError, match="add a key") as caught:
+        from_torch(nn.MultiheadAttention(E, H, add_bias_kv=bias_kv, add_zero_attn=not bias_kv))
+    assert str(caught.value) == (
+        "add_bias_kv and add_zero_attn add a key that no input holds, which this layer does not "
+        f"do; got add_bias_kv={bias_kv}, add_zero_attn={not bias_kv}"
+    )
 
 
 @pytest.mark.refusal
 def test_grouped_heads_are_refused_by_to_torch():
-    with pytest.raises(
-        ValueError, match="for each query head; got num_heads = 4, num_kv_heads = 2"
-    ):
+    message = (
+        r"^torch\.nn\.MultiheadAttention has a key/value head for each query head; "
+        "got num_heads = 4, num_kv_heads = 2$"
+    )
+    with pytest.raises(ValueError, match=message):
         to_torch(MultiHeadAttention(E, H, num_kv_heads=2))
 
 
@@ -315,7 +321,19 @@ def test_sizes_are_the_largest_entries_of_the_gradients_along_the_random_directi
     sizes = check_gradients(lambda x, factor: x * factor, x, factor=draw(3, seed=1))
     rng = torch.Generator().manual_seed(0)
     cotangent = torch.randn(3, generator=rng, dtype=torch.float64)
-    assert sizes["factor"] == pytest.approx((cotangent * x).abs().max().item())
+    assert sizes["factor"] == pytest.approx((cotangent * x).abs().max().item(), rel=1e-14)
+
+
+def test_named_arguments_reach_a_module():
+    layer, x = randomised(MultiHeadAttention(4, 2)).double(), draw(1, 3, 4)
+    triangle = torch.ones(3, 3, dtype=torch.bool).tril()
+    named = check_gradients(layer, x, mask=triangle)
+    assert named == check_gradients(lambda x: layer(x, mask=triangle), x) | named
+    assert named["input 0"] != check_gradients(layer, x)["input 0"]
+
+
+def test_function_of_tensors_may_return_one_number():
+    assert check_gradients(torch.sum, draw(2, 3)).keys() == {"input 0"}
 
 
 class Wrong(torch.autograd.Function):
@@ -363,6 +381,42 @@ def test_message_gives_the_worst_entry_with_both_numbers():
     assert found.startswith("  input 0[1, 1]: backward gives ")
     backward, differences = (float(word.rstrip(",")) for word in found.split() if "." in word)
     assert backward / differences == pytest.approx(-3.5, rel=1e-4)
+
+
+def test_worst_entry_is_not_the_largest():
+    def wrong_at_the_small_end(x):
+        return torch.cat([100 * x[:2], Wrong.apply(x[2:])])
+
+    with pytest.raises(AssertionError, match=r"input 0\[[23]\]"):
+        check_gradients(wrong_at_the_small_end, draw(4), second=False)
+
+
+def test_message_is_the_same_every_time_and_another_for_another_seed():
+    messages = []
+    for seed in (3, 3, 4):
+        with pytest.raises(AssertionError, match="wrong second derivative") as caught:
+            check_gradients(Square.apply, draw(3), seed=seed)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1] != messages[2]
+
+
+def test_gradient_of_some_millionths_in_place_of_0_is_rejected():
+    class Constant(Wrong):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 0
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 4e-6
+
+    with pytest.raises(AssertionError, match="wrong gradient"):
+        check_gradients(Constant.apply, draw(3), second=False)
+
+
+def test_nan_in_an_output_is_a_wrong_gradient_and_not_two_results():
+    with pytest.raises(AssertionError, match="finite differences give nan"):
+        check_gradients(torch.log, torch.tensor([1.0, -1.0]))
 
 
 @pytest.mark.parametrize("factor", [2.001, 0.0, float("nan"), float("inf")])
@@ -422,6 +476,22 @@ def test_wrong_second_derivative_is_rejected_and_can_be_left_out():
         check_gradients(Square.apply, x)
 
 
+def test_backward_that_does_not_pass_derivatives_on_is_rejected():
+    class Twice(torch.autograd.Function):
+        """Its second derivative by x is right, 0; that by the gradient that comes in is not."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return (gradient.detach() * 2).requires_grad_()
+
+    with pytest.raises(AssertionError, match=r"^wrong second derivative: .*\n.*numerical"):
+        check_gradients(Twice.apply, draw(3))
+
+
 def test_wrong_mixed_second_derivative_is_rejected():
     class Product(torch.autograd.Function):
         @staticmethod
@@ -447,12 +517,21 @@ def test_several_outputs_empty_inputs_and_parameters_without_use_are_fine():
     assert check_gradients(lambda x, y: (x.sin(), None, y.exp()), draw(3), draw(0))["input 1"] == 0
 
 
+TWO_RESULTS = "^the function gives two results for one input; switch dropout off$"
+
+
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x.detach(), "no floating input or parameter reaches an output"),
-        (lambda x: F.dropout(x, 0.5), "two results for one input; switch dropout off"),
+        (
+            lambda x: x.detach(),
+            "^no floating input or parameter reaches an output through autograd$",
+        ),
+        (lambda x: F.dropout(x, 0.5), TWO_RESULTS),
+        (lambda x: x + 1e-12 * torch.rand(()), TWO_RESULTS),
+        (lambda x: x.flatten()[: torch.randint(2, 6, ())], TWO_RESULTS),
+        (lambda x: [x] * torch.randint(2, 6, ()), TWO_RESULTS),
         (
             lambda x: F.scaled_dot_product_attention(x, x, x),
             "no second derivatives, pass second=False",

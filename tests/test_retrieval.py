@@ -76,6 +76,13 @@ def test_generator_decides_what_is_drawn_and_the_global_one_stays():
     assert not all(map(torch.equal, one, other))
 
 
+def test_tasks_have_64_keys_32_values_and_32_tokens_by_default():
+    task = RecallTask()
+    assert (task.num_keys, task.num_values, RepeatTask().vocab_size) == (64, 32, 32)
+    table = task.draw(1, slots=64, generator=generator())
+    assert table.keys.sort().values.tolist() == [list(range(64))]
+
+
 # ---------------------------------------------------------------------------- the table model
 
 
@@ -115,6 +122,10 @@ def test_four_tables_of_numbers_are_the_whole_model():
     slots = keys_out[table.keys] + values_out[table.values]
     torch.testing.assert_close(logits, (weights[..., None] * slots).sum(dim=1))
     assert not any(t.requires_grad for t in (of_keys, of_values, keys_out, values_out))
+
+
+def test_nothing_in_the_model_has_a_bias():
+    assert all(name.endswith(".weight") for name in retrieval_model().state_dict())
 
 
 def test_model_is_the_soft_lookup_of_chapter_1():
@@ -277,6 +288,13 @@ def test_marked_places_are_those_behind_earlier_copies():
                 assert marked[b, i, j] == expected
 
 
+def test_default_device_does_not_matter_to_tokens_that_have_one():
+    tokens = torch.randint(4, (B, L), generator=generator())
+    expected = after_earlier_copies(tokens)
+    with torch.device("meta"):
+        assert torch.equal(after_earlier_copies(tokens), expected)
+
+
 def test_weight_on_marked_keys_is_a_mean_over_queries_that_have_some():
     rng = generator()
     weights = torch.rand(B, H, L, S, generator=rng, dtype=torch.float64).softmax(dim=-1)
@@ -324,40 +342,95 @@ def ids(*shape):
     return torch.zeros(shape, dtype=torch.int64)
 
 
+def refuses(error, message, call, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    assert str(caught.value) == message
+
+
+SLOTS = "a table holds each key at most once, so slots must be at most num_keys ="
+LENGTH = "length must be at least 4, and half of it at most vocab_size ="
+DIVIDE = "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; got"
+EVEN = "each head must have an even width, rotary turns pairs of features; got"
 SIZES = [
     (lambda: RecallTask(0), ValueError, "num_keys must be at least 1; got 0"),
-    (lambda: RecallTask(3, 2.0), TypeError, r"num_values must be an integer; got 2\.0"),
+    (lambda: RecallTask(3, 2.0), TypeError, "num_values must be an integer; got 2.0"),
     (lambda: RecallTask().draw(0, 4), ValueError, "batch must be at least 1; got 0"),
     (lambda: RecallTask().draw(True, 4), TypeError, "batch must be an integer; got True"),
-    (lambda: RecallTask().draw(2, 65), ValueError, "at most num_keys = 64; got 65"),
+    (lambda: RecallTask().draw(2, 0), ValueError, "slots must be at least 1; got 0"),
+    (lambda: RecallTask().draw(2, 65), ValueError, f"{SLOTS} 64; got 65"),
     (lambda: RetrievalModel(3, 4, 0), ValueError, "embed_dim must be at least 1; got 0"),
     (lambda: RepeatTask(-1), ValueError, "vocab_size must be at least 1; got -1"),
-    (lambda: RepeatTask(8).draw(2, 3), ValueError, "length must be at least 4.*got 3"),
-    (lambda: RepeatTask(8).draw(2, 18), ValueError, "at most vocab_size = 8; got 18"),
+    (lambda: RepeatTask(8).draw(2, 3), ValueError, f"{LENGTH} 8; got 3"),
+    (lambda: RepeatTask(8).draw(2, 18), ValueError, f"{LENGTH} 8; got 18"),
     (lambda: InductionModel(8, 12, 2, 0), ValueError, "num_layers must be at least 1; got 0"),
-    (lambda: InductionModel(8, 12, 5, 1), ValueError, "num_heads must divide embed_dim"),
-    (lambda: InductionModel(8, 12, 4, 1), ValueError, "even width"),
+    (
+        lambda: InductionModel(8, 12, 5, 1),
+        ValueError,
+        f"{DIVIDE} embed_dim = 12, num_heads = 5",
+    ),
+    (lambda: InductionModel(8, 12, 4, 1), ValueError, f"{EVEN} embed_dim / num_heads = 3"),
 ]
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(("call", "error", "message"), SIZES)
 def test_sizes_that_do_not_fit_are_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+    refuses(error, message, call)
 
 
+@pytest.mark.refusal
+@pytest.mark.parametrize("task", [RecallTask(K, V), RepeatTask(VOCAB)])
+def test_generators_that_are_none_are_refused(task):
+    refuses(TypeError, "generator must be a torch.Generator; got int", task.draw, B, S, 0)
+
+
+ONE = "and hold at least one number; got"
+EACH = "each table needs a value for each key, and one query; got keys (3, 5), values"
 INPUTS = [
-    ((ids(0, 5), ids(0, 5), ids(0)), ValueError, r"at least one number; got \(0, 5\)"),
-    ((ids(3, 0), ids(3, 0), ids(3)), ValueError, r"at least one number; got \(3, 0\)"),
-    ((ids(5), ids(5), ids(1)), ValueError, r"keys must have shape \(batch, slots\).*got \(5,\)"),
-    ((ids(3, 5), ids(3, 5), ids(3, 1)), ValueError, r"query must have shape \(batch\)"),
-    ((ids(3, 5), ids(3, 4), ids(3)), ValueError, r"keys \(3, 5\), values \(3, 4\), query \(3,\)"),
-    ((ids(3, 5), ids(3, 5), ids(1)), ValueError, r"one query; got .*query \(1,\)"),
-    ((ids(3, 5) + K, ids(3, 5), ids(3)), ValueError, "keys must lie between 0 and 10; got 11"),
-    ((ids(3, 5), ids(3, 5) + V, ids(3)), ValueError, "values must lie between 0 and 6; got 7"),
-    ((ids(3, 5), ids(3, 5), ids(3) - 1), ValueError, "query must lie .*; got -1 to -1"),
-    ((ids(3, 5).float(), ids(3, 5), ids(3)), TypeError, "keys must be an int64.*torch.float32"),
+    (
+        (ids(0, 5), ids(0, 5), ids(0)),
+        ValueError,
+        f"keys must have shape (batch, slots) {ONE} (0, 5)",
+    ),
+    (
+        (ids(3, 0), ids(3, 0), ids(3)),
+        ValueError,
+        f"keys must have shape (batch, slots) {ONE} (3, 0)",
+    ),
+    ((ids(5), ids(5), ids(1)), ValueError, f"keys must have shape (batch, slots) {ONE} (5,)"),
+    (
+        (ids(3, 5), ids(3), ids(3)),
+        ValueError,
+        f"values must have shape (batch, slots) {ONE} (3,)",
+    ),
+    (
+        (ids(3, 5), ids(3, 5), ids(3, 1)),
+        ValueError,
+        f"query must have shape (batch) {ONE} (3, 1)",
+    ),
+    ((ids(3, 5), ids(3, 4), ids(3)), ValueError, f"{EACH} (3, 4), query (3,)"),
+    ((ids(3, 5), ids(3, 5), ids(1)), ValueError, f"{EACH} (3, 5), query (1,)"),
+    (
+        (ids(3, 5) + K, ids(3, 5), ids(3)),
+        ValueError,
+        "keys must lie between 0 and 10; got 11 to 11",
+    ),
+    (
+        (ids(3, 5), ids(3, 5) + V, ids(3)),
+        ValueError,
+        "values must lie between 0 and 6; got 7 to 7",
+    ),
+    (
+        (ids(3, 5), ids(3, 5), ids(3) - 1),
+        ValueError,
+        "query must lie between 0 and 10; got -1 to -1",
+    ),
+    (
+        (ids(3, 5).float(), ids(3, 5), ids(3)),
+        TypeError,
+        "keys must be an int64 or int32 tensor; got torch.float32",
+    ),
     (([[0]], ids(1, 1), ids(1)), TypeError, "keys must be an int64 or int32 tensor; got list"),
 ]
 
@@ -365,20 +438,39 @@ INPUTS = [
 @pytest.mark.refusal
 @pytest.mark.parametrize(("inputs", "error", "message"), INPUTS)
 def test_tables_that_do_not_fit_are_refused(inputs, error, message):
-    with pytest.raises(error, match=message):
-        retrieval_model()(*inputs)
+    refuses(error, message, retrieval_model(), *inputs)
 
 
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("tokens", "error", "message"),
     [
-        (ids(0, 7), ValueError, r"tokens must have shape \(batch, length\).*got \(0, 7\)"),
-        (ids(7), ValueError, r"got \(7,\)"),
+        (ids(0, 7), ValueError, f"tokens must have shape (batch, length) {ONE} (0, 7)"),
+        (ids(7), ValueError, f"tokens must have shape (batch, length) {ONE} (7,)"),
         (ids(2, 7) + VOCAB, ValueError, "tokens must lie between 0 and 16; got 17 to 17"),
-        (ids(2, 7) > 0, TypeError, r"tokens must be an int64 or int32 tensor; got torch\.bool"),
+        (ids(2, 7) > 0, TypeError, "tokens must be an int64 or int32 tensor; got torch.bool"),
     ],
 )
 def test_texts_that_do_not_fit_are_refused(tokens, error, message):
-    with pytest.raises(error, match=message):
-        induction_model()(tokens)
+    refuses(error, message, induction_model(), tokens)
+    if "lie between" not in message:  # any token may repeat
+        refuses(error, message, after_earlier_copies, tokens)
+
+
+@pytest.mark.refusal
+def test_weights_and_marks_that_do_not_fit_are_refused():
+    weights, marked = torch.ones(B, H, L, S), torch.ones(B, L, S).bool()
+    message = "weights must be a torch.Tensor; got list"
+    refuses(TypeError, message, weight_on, weights.tolist(), marked)
+    message = "weights must have shape (..., h, q, k); got (19, 5)"
+    refuses(ValueError, message, weight_on, weights[0, 0], marked[0])
+    message = "marked must be a bool tensor, True = counts; got torch.int64"
+    refuses(TypeError, message, weight_on, weights, marked.long())
+    for wrong in (marked[:2], marked[:, None]):
+        message = f"marked must broadcast to (..., q, k) = (3, 19, 5); got {tuple(wrong.shape)}"
+        refuses(ValueError, message, weight_on, weights, wrong)
+
+
+def test_weight_of_one_text_needs_no_axis_for_the_batch():
+    weights, marked = torch.rand(H, L, S, generator=generator()), torch.eye(L, S).bool()
+    torch.testing.assert_close(weight_on(weights, marked), weight_on(weights[None], marked[None]))

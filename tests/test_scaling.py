@@ -190,6 +190,7 @@ def test_same_seed_gives_the_same_and_a_generator_moves_on():
     ("change", "message"),
     [
         ({"d_k": 0}, "must be positive, and rows a multiple of keys; got d_k = 0"),
+        ({"rows": 0}, "rows = 0, keys = 10"),
         ({"keys": 0}, "rows = 1000, keys = 0"),
         ({"keys": 7}, "a multiple of keys; got d_k = 3, rows = 1000, keys = 7"),
         ({"draw": lambda rng, shape: rng.normal(size=5)}, "shape (2, 1000, 3); got (5,)"),
@@ -199,6 +200,20 @@ def test_sizes_that_do_not_fit_are_refused(change, message):
     with pytest.raises(ValueError, match=r"\d") as caught:
         score_statistics(**({"d_k": 3} | change))
     assert message in str(caught.value)
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("name", ["d_k", "rows", "keys"])
+def test_size_that_is_no_integer_is_refused_by_its_name(name):
+    with pytest.raises(TypeError, match=rf"^{name} must be an integer; got 2\.0$"):
+        score_statistics(**({"d_k": 3} | {name: 2.0}))
+
+
+@pytest.mark.refusal
+def test_jacobian_of_a_single_number_is_refused():
+    message = r"^scores must have at least one axis, \(\.\.\., k\); got a single number$"
+    with pytest.raises(ValueError, match=message):
+        softmax_jacobian(np.array(1.0))
 
 
 @pytest.mark.refusal

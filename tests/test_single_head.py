@@ -16,6 +16,7 @@ from attention_lib import (
     numpy_attention,
     scaled_dot_product_attention,
 )
+from attention_lib.single_head import _softmax
 
 # every axis another prime, so that a swapped axis cannot pass
 B, H, L, S, D, V = 2, 3, 5, 7, 11, 13
@@ -531,3 +532,257 @@ def test_no_warning_is_given_on_any_path():
         for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
             arguments = tensors(B, keys=L, dtype=dtype)
             scaled_dot_product_attention(*arguments, mask=random_mask(L), is_causal=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_scale_is_that_of_the_formula_on_every_path(dtype, masked):
+    query, key, value = tensors(B, dtype=dtype)
+    mask = random_mask(L, S) if masked else None
+    expected = scaled_dot_product_attention(
+        query.double(), key.double(), value.double(), mask, scale=0.03
+    )
+    actual = scaled_dot_product_attention(query, key, value, mask, scale=0.03)
+    tolerance = 4 * max(torch.finfo(dtype).eps, 1e-12)
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance)
+
+
+def test_weights_alone_are_those_that_come_with_the_output():
+    query, key, value = tensors(B, keys=L)
+    for mask in (None, random_mask(B, L, L)):
+        _, weights = scaled_dot_product_attention(
+            query, key, value, mask, is_causal=True, return_weights=True
+        )
+        assert torch.equal(attention_weights(query, key, mask, is_causal=True), weights)
+        assert (weights.triu(1) == 0).all()
+
+
+@pytest.mark.parametrize("dropout_p", [0.2, 0.7])
+def test_dropout_drops_the_part_that_it_was_asked_to(dropout_p):
+    arguments = tensors(100, dtype=torch.float32)
+    torch.manual_seed(0)
+    output = scaled_dot_product_attention(*arguments, dropout_p=dropout_p)
+    torch.manual_seed(0)
+    kept = F.dropout(attention_weights(*arguments[:2]), dropout_p)
+    torch.testing.assert_close(output, kept @ arguments[2])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keys", "options", "times"),
+    [
+        (torch.float32, S, {}, 1),
+        (torch.bfloat16, S, {}, 1),
+        (torch.float32, 1, {}, 1),
+        (torch.float32, 0, {}, 0),
+        (torch.float64, S, {}, 0),
+        (torch.float32, S, {"return_weights": True}, 0),
+        (torch.float32, S, {"dropout_p": 0.1}, 0),
+    ],
+)
+def test_pytorchs_kernel_runs_where_neither_weights_nor_dropout_nor_float64_are_asked_for(
+    dtype, keys, options, times, monkeypatch
+):
+    calls, kernel = [], F.scaled_dot_product_attention
+
+    def counted(*arguments, **named):
+        calls.append(arguments)
+        return kernel(*arguments, **named)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    scaled_dot_product_attention(*tensors(B, keys=keys, dtype=dtype), **options)
+    assert len(calls) == times
+
+
+def test_a_kernel_is_never_given_a_row_without_keys(monkeypatch):
+    """Some kernels of PyTorch answer such a row with NaN; the one for the CPU does not."""
+
+    def kernel(query, key, value, attn_mask, scale):
+        assert attn_mask.any(dim=-1).all()
+        return ((query @ key.mT) / D**0.5).masked_fill(~attn_mask, -math.inf).softmax(-1) @ value
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    query, key, value = tensors(B, dtype=torch.float32)
+    one_row = random_mask(B, L, S)
+    one_row[:, 1] = False
+    for mask in (one_row, torch.zeros(S, dtype=torch.bool)):
+        expected = attention_weights(query, key, mask) @ value
+        torch.testing.assert_close(scaled_dot_product_attention(query, key, value, mask), expected)
+
+
+@pytest.mark.parametrize("lead", [(), (B,), (B, H)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_nothing_changes_where_nobody_differentiates(lead, dtype):
+    query, key, value = tensors(*lead, dtype=dtype)
+    mask = random_mask(L, S)
+    expected = scaled_dot_product_attention(query, key, value, mask, return_weights=True)
+    with torch.no_grad():
+        actual = scaled_dot_product_attention(query, key, value, mask, return_weights=True)
+    for now, before in zip(actual, expected, strict=True):
+        assert torch.equal(now, before)
+
+
+def test_weights_take_the_memory_of_the_scores_where_nobody_differentiates():
+    for differentiates in (False, True):
+        scores = torch.randn(L, S)
+        with torch.set_grad_enabled(differentiates):
+            weights = _softmax(scores)
+        assert (weights.data_ptr() == scores.data_ptr()) is not differentiates
+
+
+def test_vmap_gives_the_same_with_and_without_gradients():
+    query, key, _ = tensors(B)
+    expected = attention_weights(query, key)
+    for differentiates in (False, True):
+        with torch.set_grad_enabled(differentiates):
+            torch.testing.assert_close(torch.vmap(attention_weights)(query, key), expected)
+
+
+@pytest.mark.parametrize("return_weights", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_causal_attention_stays_on_the_device_of_its_inputs(masked, return_weights):
+    # the device "meta" has shapes and no numbers, and is on every machine
+    query, key, value = (tensor.to("meta") for tensor in tensors(B, keys=L, dtype=torch.float32))
+    mask = random_mask(L, L).to("meta") if masked else None
+    result = scaled_dot_product_attention(
+        query, key, value, mask, is_causal=True, return_weights=return_weights
+    )
+    for tensor in result if return_weights else (result,):
+        assert tensor.device.type == "meta"
+
+
+def test_layer_takes_values_of_their_own():
+    torch.manual_seed(0)
+    layer = SingleHeadAttention(D, 3, V)
+    x, key, value = torch.randn(B, L, D), torch.randn(B, S, D), torch.randn(B, S, D)
+    output, weights = layer(x, key, value, return_weights=True)
+    torch.testing.assert_close(output, weights @ layer.v_proj(value))
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_layer_names_the_input_that_it_refuses(name):
+    layer, inputs = SingleHeadAttention(D, 3), dict.fromkeys(["query", "key", "value"])
+    inputs |= {"query": torch.ones(B, L, D)}
+    with pytest.raises(TypeError) as caught:
+        layer(**(inputs | {name: torch.ones(B, L, D).double()}))
+    assert str(caught.value) == (
+        "all inputs must have one dtype; "
+        f"got the layer's weights torch.float32 and {name} torch.float64"
+    )
+    with pytest.raises(ValueError, match="wide") as caught:
+        layer(**(inputs | {name: torch.ones(B, L, V)}))
+    message = f"{name} must be embed_dim = 11 wide (last axis); got (2, 5, 13)"
+    assert str(caught.value) == message
+
+
+def test_layer_takes_half_precision_under_autocast():
+    layer = SingleHeadAttention(D, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(torch.ones(B, L, D).bfloat16()).dtype == torch.bfloat16
+
+
+def test_dropout_of_1_drops_every_weight():
+    output = scaled_dot_product_attention(*tensors(B), dropout_p=1.0)
+    assert torch.equal(output, torch.zeros(B, L, V, dtype=torch.float64))
+
+
+@pytest.mark.refusal
+def test_refusal_of_is_causal_draws_both_masks_up_to_8_by_8():
+    with pytest.raises(ValueError, match="is_causal") as caught:
+        scaled_dot_product_attention(*tensors(length=9, keys=10), is_causal=True)
+    rows = ["x" * seen + "." * (8 - seen) for seen in range(1, 9)]
+    top_left, bottom_right = ("\n".join("    " + " ".join(row) for row in picture)
+                              for picture in (rows, [*rows[1:], rows[-1]]))  # fmt: skip
+    assert str(caught.value) == (
+        "is_causal needs as many queries as keys; got L = 9, S = 10. Two masks could be meant "
+        "(rows are queries, x = may attend). Pass the one you mean as mask=:\n"
+        f'  causal_mask(L, S, align="top_left"):\n{top_left}\n'
+        f'  causal_mask(L, S, align="bottom_right"), for decoding:\n{bottom_right}'
+    )
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    ("query", "key", "is_about_heads"),
+    [
+        ((B, 4), (B, 2), True),
+        ((3, B, 4), (3, B, 2), True),
+        ((B, 4), (1, 2), False),
+        ((B,), (1,), False),
+        ((B, 4), (B,), False),
+        ((), (B, 4), False),
+    ],
+)
+def test_way_out_for_fewer_key_heads_is_told_where_only_the_heads_differ(
+    query, key, is_about_heads
+):
+    query, key, value = torch.ones(*query, L, D), torch.ones(*key, S, D), torch.ones(*query, S, V)
+    with pytest.raises(ValueError, match="nothing is broadcast") as caught:
+        scaled_dot_product_attention(query, key, value)
+    hint = (
+        " Where groups of query heads share a key/value head (num_kv_heads), repeat it for each of"
+        " them first: key.repeat_interleave(query_heads // key_heads, dim=-3)."
+    )
+    assert str(caught.value) == (
+        "all axes before the last two (batch, heads) must be the same, nothing is broadcast; "
+        f"got query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}."
+        + hint
+        * is_about_heads
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float32])
+def test_numpy_attention_takes_integers_of_both_kinds_and_floats(dtype):
+    rng = np.random.default_rng(0)
+    shapes = (L, B, D), (3 * D, D), (D, D)
+    arrays = [rng.integers(0, 3, size=shape) for shape in shapes]
+    actual = numpy_attention(*(array.astype(dtype) for array in arrays))
+    expected = numpy_attention(*(array.astype(float) for array in arrays))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.refusal
+def test_numpy_attention_checks_the_bias_of_the_output_without_that_of_the_inputs():
+    arrays = (np.zeros(shape) for shape in ((L, B, D), (3 * D, D), (D, D)))
+    with pytest.raises(ValueError, match=r"^out_proj_bias must have shape \(11,\); got \(13,\)$"):
+        numpy_attention(*arrays, None, np.zeros(V))
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(("wrong", "got"), [([1.0], "list"), (np.ones(3, bool), "bool")])
+def test_numpy_attention_says_what_is_no_array_of_numbers(wrong, got):
+    message = f"^inputs must be a NumPy array of real numbers; got {got}$"
+    with pytest.raises(TypeError, match=message):
+        numpy_attention(wrong, np.ones((3, 1)), np.ones((1, 1)))
+
+
+@pytest.mark.refusal
+def test_function_takes_one_dtype_under_autocast_too():
+    query, key, value = tensors(B, dtype=torch.float32)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(TypeError, match="all inputs must have one dtype"),
+    ):
+        scaled_dot_product_attention(query, key.bfloat16(), value)
+
+
+@pytest.mark.refusal
+def test_mask_of_numbers_is_refused_with_every_converter():
+    with pytest.raises(TypeError, match="mask must be bool") as caught:
+        attention_weights(torch.ones(L, D), torch.ones(S, D), torch.ones(L, S))
+    assert str(caught.value) == (
+        "mask must be bool with True = may attend; got torch.float32. "
+        "From 1 = attend, 0 = blocked: from_ones_and_zeros(mask). From additive 0 = attend, "
+        "-inf = blocked: from_additive(mask). From nn.MultiheadAttention, True = blocked: "
+        "from_torch_attn_mask(mask) or from_key_padding_mask(mask), all in attention_lib.masks."
+    )
+
+
+def test_small_integers_do_not_wrap_around_in_the_numpy_function():
+    rng = np.random.default_rng(0)
+    whole = [rng.integers(0, 200, shape, np.uint8) for shape in ((3, 5, 4), (12, 4), (4, 4))]
+
+    def attend(x, w, o):
+        return numpy_attention(x, w, o)
+
+    np.testing.assert_array_equal(attend(*whole), attend(*(x.astype(np.float64) for x in whole)))

@@ -4,13 +4,16 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import attention_lib
 from attention_lib import (
     causal_mask,
     flash_attention,
@@ -112,13 +115,41 @@ def test_online_softmax_sees_one_block_at_a_time():
     assert lse.item() == pytest.approx(math.log(6))
 
 
+def refuses(error, message, call, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    assert str(caught.value) == message
+
+
 @pytest.mark.refusal
 def test_online_softmax_refuses_no_block_and_blocks_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"at least one block of scores and values; got none"):
-        online_softmax([])
+    message = "online_softmax needs at least one block of scores and values; got none"
+    refuses(ValueError, message, online_softmax, [])
+    rule = "a block needs scores (..., L, n) and values (..., n, v) with the same n of at least 1"
     for scores, values in [((3, 2), (5, 1)), ((3, 0), (0, 1)), ((3,), (3, 1)), ((2, 3), (3,))]:
-        with pytest.raises(ValueError, match=r"same n of at least 1; got \(.*\) and \("):
-            online_softmax([(torch.zeros(scores), torch.zeros(values))])
+        message = f"{rule}; got {scores} and {values}"
+        refuses(ValueError, message, online_softmax, [(torch.zeros(scores), torch.zeros(values))])
+
+
+@pytest.mark.refusal
+def test_online_softmax_refuses_what_are_no_blocks():
+    rule, one = "blocks must be pairs of scores and values; got", torch.ones(1, 1)
+    refuses(TypeError, f"{rule} int", online_softmax, 3)
+    refuses(TypeError, f"{rule} int", online_softmax, [3])
+    refuses(TypeError, f"{rule} tuple", online_softmax, [(one, one, one)])
+    message = "scores of the blocks must be a torch.Tensor; got float"
+    refuses(TypeError, message, online_softmax, [(1.0, one)])
+    message = "scores of the blocks must have a real floating dtype; got torch.int64"
+    refuses(TypeError, message, online_softmax, [(one.long(), one)])
+    message = "values of the blocks must be a torch.Tensor; got float"
+    refuses(TypeError, message, online_softmax, [(one, 1.0)])
+    message = "blocks must have one dtype; got scores torch.float32 and values torch.float64"
+    refuses(TypeError, message, online_softmax, [(one, one.double())])
+
+
+def test_online_softmax_takes_lists_as_pairs():
+    average, lse = online_softmax([[torch.zeros(1, 1), torch.ones(1, 1)]])
+    assert (average.item(), lse.item()) == (1, 0)
 
 
 # Agreement in float64
@@ -312,6 +343,13 @@ def test_shapes_come_out_on_the_meta_device(is_causal):
     assert lse.shape == (B, H, L)
 
 
+def test_default_device_does_not_matter_to_inputs_that_have_one():
+    inputs, options = tensors(B, keys=L), {"is_causal": True, "block_size": BLOCK}
+    expected = tiled_attention(*inputs, **options)
+    with torch.device("meta"):
+        assert torch.equal(tiled_attention(*inputs, **options), expected)
+
+
 def test_only_what_asks_for_a_gradient_gets_one():
     query, key, value = tensors(B)
     tiled_attention(query.detach(), key, value.detach(), block_size=BLOCK).sum().backward()
@@ -320,13 +358,18 @@ def test_only_what_asks_for_a_gradient_gets_one():
     assert key.grad is not None
 
 
+NO_SECOND = (
+    "tiled_attention and flash_attention have first derivatives only; got a request for second "
+    "ones. scaled_dot_product_attention in float64 has them."
+)
+
+
 def test_second_derivatives_are_refused_where_they_are_taken_and_first_ones_still_work():
     inputs = tensors(B)
     output = tiled_attention(*inputs, block_size=BLOCK)
     grad = torch.autograd.grad(output.sum(), inputs[0], create_graph=True)[0]
     torch.testing.assert_close(grad, torch.autograd.grad(output.sum(), inputs[0])[0])
-    with pytest.raises(NotImplementedError, match="first derivatives only"):
-        grad.square().sum().backward()
+    refuses(NotImplementedError, NO_SECOND, grad.square().sum().backward)
 
 
 def test_transposed_and_expanded_inputs_give_the_same_and_stay_as_they_are():
@@ -376,6 +419,11 @@ def test_blocks_above_the_diagonal_and_outside_a_window_are_skipped(monkeypatch)
     assert count_blocks(monkeypatch, **options, mask=window) == (11, 11)
     assert count_blocks(monkeypatch, **options, mask=window.flip(1), is_causal=True) == (6, 6)
     assert count_blocks(monkeypatch, **options, mask=torch.arange(12) < 3) == (12, 12)
+
+
+def test_a_block_has_128_queries_and_as_many_keys_by_default(monkeypatch):
+    assert count_blocks(monkeypatch, tensors(length=128, keys=256)) == (2, 2)
+    assert count_blocks(monkeypatch, tensors(length=129, keys=257)) == (6, 6)
 
 
 PEAK = """
@@ -465,6 +513,33 @@ def flash_and_reference(dtype, heads=(2, 2), is_causal=False, scale=None, **size
 
 def tolerance(dtype):
     return {torch.float32: 4e-6}.get(dtype, 4 * torch.finfo(dtype).eps)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """The tiled passes in place of the kernels, so that what is around them runs anywhere."""
+    passes = {"forward": tiling._forward, "backward": tiling._backward}
+    kernels = {name: partial(function, block_size=BLOCK) for name, function in passes.items()}
+    module = SimpleNamespace(INTERPRETED=True, **kernels)
+    monkeypatch.setattr(attention_lib, "_flash", module, raising=False)
+    monkeypatch.setattr(tiling, "find_spec", lambda name: name)
+    return module
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}])
+def test_flash_attention_gives_both_passes_what_they_need(stand_in, options):
+    inputs = tensors(B, H, keys=L, dtype=torch.float32)
+    expected = with_gradients(lambda *x: tiled_attention(*x, **options, return_lse=True), inputs)
+    actual = with_gradients(lambda *x: flash_attention(*x, **options, return_lse=True), inputs)
+    assert_equal(actual, expected, 1e-5)
+    assert torch.equal(flash_attention(*inputs, **options), actual[0])
+
+
+@pytest.mark.refusal
+def test_flash_attention_needs_a_gpu_or_the_interpreter(stand_in):
+    stand_in.INTERPRETED = False
+    with pytest.raises(ValueError, match="got tensors on cpu and no interpreter"):
+        flash_attention(*tensors(B, dtype=torch.float32))
 
 
 @needs_triton
@@ -579,23 +654,48 @@ def test_second_derivatives_of_the_kernels_are_refused():
         grad.sum().backward()
 
 
+WIDTHS = "the widths d of query and key and v of values must be 1 to 128;"
+HEADS = "key and value must have the same number of heads (axis -3), one that divides the query's;"
+
+
 @pytest.mark.refusal
 @pytest.mark.parametrize(
     ("sizes", "options", "error", "message"),
     [
-        ({"dtype": torch.float64}, {}, TypeError, r"bfloat16; got torch\.float64\. tiled_att"),
-        ({"d": 129}, {}, ValueError, r"1 to 128; got d = 129, v = 7\. tiled_attention takes any"),
-        ({"v": 0}, {}, ValueError, r"1 to 128; got d = 11, v = 0"),
-        ({}, {"is_causal": True}, ValueError, r"as many queries as keys; got L = 17, S = 13"),
-        ({}, {"scale": math.inf}, ValueError, r"scale must be a finite number or None; got inf"),
-        ({"key_lead": (B, 2)}, {}, ValueError, r"divides the query's; got query 3, key 2, value 2"),
-        ({"key_lead": (1, H)}, {}, ValueError, r"nothing is broadcast; got query \(2, 3, 17, 11\)"),
+        (
+            {"dtype": torch.float64},
+            {},
+            TypeError,
+            "flash_attention takes float32, float16 and bfloat16; got torch.float64. "
+            "tiled_attention takes it.",
+        ),
+        ({"d": 129}, {}, ValueError, f"{WIDTHS} got d = 129, v = 7. tiled_attention takes any."),
+        ({"v": 129}, {}, ValueError, f"{WIDTHS} got d = 11, v = 129. tiled_attention takes any."),
+        ({"v": 0}, {}, ValueError, f"{WIDTHS} got d = 11, v = 0. tiled_attention takes any."),
+        (
+            {},
+            {"scale": math.inf},
+            ValueError,
+            "scale must be a finite number or None; got inf",
+        ),
+        ({"key_lead": (B, 2)}, {}, ValueError, f"{HEADS} got query 3, key 2, value 2"),
+        ({"key_lead": (B, 6)}, {}, ValueError, f"{HEADS} got query 3, key 6, value 6"),
+        ({"key_lead": (B, 0)}, {}, ValueError, f"{HEADS} got query 3, key 0, value 0"),
     ],
 )
-def test_what_the_kernels_do_not_take_is_refused(sizes, options, error, message):
+def test_flash_attention_refuses_what_it_does_not_take(sizes, options, error, message):
     inputs = tensors(B, H, **{"dtype": torch.float32} | sizes)
-    with pytest.raises(error, match=message):
-        flash_attention(*inputs, **options)
+    refuses(error, message, flash_attention, *inputs, **options)
+
+
+@pytest.mark.refusal
+def test_flash_attention_broadcasts_nothing_and_is_causal_for_equal_lengths_only():
+    for key_lead, options, message in (
+        ((1, H), {}, r"nothing is broadcast; got query \(2, 3, 17, 11\)"),
+        ((B, H), {"is_causal": True}, r"as many queries as keys; got L = 17, S = 13"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            flash_attention(*tensors(B, H, key_lead=key_lead, dtype=torch.float32), **options)
 
 
 @pytest.mark.refusal
@@ -603,15 +703,23 @@ def test_heads_are_shared_in_four_axes_only_and_by_key_and_value_alike():
     query, key, value = tensors(H, key_lead=(1,), dtype=torch.float32)
     with pytest.raises(ValueError, match="nothing is broadcast"):
         flash_attention(query, key, value)
-    with pytest.raises(ValueError, match="got query 3, key 1, value 3"):
-        flash_attention(query[None], key[None], value[None].expand(-1, 3, -1, -1))
+    message = f"{HEADS} got query 3, key 1, value 3"
+    many = value[None].expand(-1, 3, -1, -1)
+    refuses(ValueError, message, flash_attention, query[None], key[None], many)
 
 
 @pytest.mark.refusal
 def test_missing_triton_is_named_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(tiling, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'attention-lib\[kernels\]'"):
-        flash_attention(*tensors(B, dtype=torch.float32))
+    monkeypatch.setattr(tiling, "find_spec", lambda name: None if name == "triton" else name)
+    message = (
+        "flash_attention needs Triton, which runs on Linux: pip install 'attention-lib[kernels]'. "
+        "tiled_attention needs nothing."
+    )
+    inputs = tensors(B, dtype=torch.float32)
+    refuses(ImportError, message, flash_attention, *inputs)
+    # refused for nothing else: the widest and the narrowest, and shared heads
+    for sizes in ({"d": 128, "v": 128}, {"d": 1, "v": 1}, {"key_lead": (B, 1)}):
+        refuses(ImportError, message, flash_attention, *tensors(B, H, dtype=torch.half, **sizes))
 
 
 @needs_triton
@@ -630,13 +738,31 @@ def test_a_cpu_without_the_interpreter_is_refused():
 
 
 @pytest.mark.refusal
-def test_a_gpu_that_triton_does_not_compile_for_is_refused_by_name(monkeypatch):
+def test_a_gpu_that_is_too_old_for_triton_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    with pytest.raises(ValueError, match=r"8\.0 or more .* got Tesla T4 with 7\.5\. scaled_dot"):
-        tiling._gpu(torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    message = (
+        "flash_attention needs a GPU of compute capability 8.0 or more (Ampere, 2020), which "
+        "Triton compiles for; got Tesla T4 with 7.5. scaled_dot_product_attention in float16 or "
+        "float32 takes PyTorch's memory-efficient kernel there."
+    )
+    refuses(ValueError, message, tiling._gpu, torch.device("cuda"))
+    monkeypatch.setattr(torch.version, "hip", "6.0")  # other capabilities there
     tiling._gpu(torch.device("cuda"))
+    monkeypatch.setattr(torch.version, "hip", None)
+    for capability in ((8, 0), (9, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        tiling._gpu(torch.device("cuda"))
+
+
+@pytest.mark.refusal
+def test_a_device_that_is_no_gpu_is_refused_with_what_to_do():
+    message = (
+        "flash_attention needs tensors on a GPU, or TRITON_INTERPRET=1 in the environment before "
+        "Triton is first imported; got tensors on cpu and no interpreter. "
+        "tiled_attention runs anywhere."
+    )
+    refuses(ValueError, message, tiling._gpu, torch.device("cpu"))
 
 
 def test_triton_is_loaded_at_the_first_call_only():

@@ -4,10 +4,13 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from attention_lib import training
 
@@ -50,22 +53,47 @@ def test_model_trains_in_training_mode_and_is_left_in_evaluation_mode():
     assert not model.training
 
 
-def test_one_long_step_is_clipped():
+def watch_steps(monkeypatch, watch):
+    """Call ``watch`` with the optimizer before each of its steps."""
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self, *others: (watch(self), step(self, *others))[1]
+    )
+
+
+def test_one_long_step_is_clipped(monkeypatch):
     model = nn.Linear(1, 1, bias=False)
     norms = []
     model.weight.register_post_accumulate_grad_hook(lambda p: norms.append(p.grad.norm().item()))
     optimizer_saw = []
-    step = torch.optim.AdamW.step
-
-    def seen(self, *arguments):
-        optimizer_saw.append(model.weight.grad.norm().item())
-        return step(self, *arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.optim.AdamW, "step", seen)
-        training.train(model, lambda: 1e6 * model.weight.sum(), steps=1)
+    watch_steps(monkeypatch, lambda _: optimizer_saw.append(model.weight.grad.norm().item()))
+    training.train(model, lambda: 1e6 * model.weight.sum(), steps=1)
     assert norms == [1e6]
     assert optimizer_saw == [pytest.approx(1)]
+
+
+def test_short_steps_are_not_clipped_and_gradients_do_not_add_up(monkeypatch):
+    model = nn.Linear(1, 1, bias=False)
+    seen = []
+    watch_steps(monkeypatch, lambda _: seen.append(model.weight.grad.item()))
+    training.train(model, lambda: 0.5 * model.weight.sum(), steps=3)
+    assert seen == [0.5] * 3
+
+
+def test_rate_rises_over_a_tenth_of_the_steps_and_falls_as_a_cosine_to_almost_0(monkeypatch):
+    seen = []
+    watch_steps(monkeypatch, lambda optimizer: seen.append(dict(optimizer.param_groups[0])))
+    training.train(*line(), steps=50)
+    assert {group["weight_decay"] for group in seen} == {0}
+    top, rates = 3e-3, [group["lr"] for group in seen]
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[0] < top / 20
+    falling = [top * (1 + math.cos(math.pi * i / 45)) / 2 for i in range(46)]
+    assert rates[4:] == pytest.approx(falling, abs=1e-4 * top)
+    seen.clear()
+    training.train(*line(), 50, 0.5, weight_decay=0.25)
+    assert max(group["lr"] for group in seen) == pytest.approx(0.5)
+    assert {group["weight_decay"] for group in seen} == {0.25}
 
 
 def test_an_interrupt_keeps_what_was_learned(capsys):
@@ -81,7 +109,8 @@ def test_an_interrupt_keeps_what_was_learned(capsys):
     assert len(losses) == 7
     assert losses[-1] < losses[0]
     assert not model.training
-    assert "interrupted after 7 of 50 steps" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said == "interrupted after 7 of 50 steps; the model keeps what it learned\n"
 
 
 @pytest.mark.parametrize(("disable", "seen"), [("1", False), ("", True)])
@@ -101,17 +130,38 @@ def test_a_person_sees_a_progress_bar_and_a_stored_run_does_not(disable, seen):
     assert ("0/3" in run.stderr) is seen
 
 
+def test_bar_goes_away_at_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(training, "tqdm", partial(tqdm, disable=False))
+    training.train(*line(), steps=3)
+    shown = capsys.readouterr().err.rstrip("\r").split("\r")
+    assert "0/3" in shown[1]
+    assert not shown[-1].strip()
+
+
+def test_record_has_where_and_when_it_was_made_and_its_runs():
+    record = training.recorded("classifier")
+    assert set(record) == {"date", "machine", "versions", "runs"}
+    assert all("seed" in run and run["seconds"] > 0 for run in record["runs"])
+
+
+def refuses(error, message, call, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    assert str(caught.value) == message
+
+
 @pytest.mark.refusal
 def test_a_loss_that_is_not_finite_is_named_with_its_step():
     model, loss = line()
     calls = iter([1.0, 1.0, math.nan])
-    with pytest.raises(FloatingPointError, match="the loss is nan at step 2"):
-        training.train(model, lambda: loss() * next(calls), steps=9)
+    message = "the loss is nan at step 2"
+    refuses(FloatingPointError, message, training.train, model, lambda: loss() * next(calls), 9)
 
 
 @pytest.mark.refusal
 def test_no_steps_and_unknown_records_are_refused():
-    with pytest.raises(ValueError, match="steps must be at least 1; got 0"):
-        training.train(*line(), steps=0)
-    with pytest.raises(ValueError, match=r"name must be one of \[.*\]; got 'nothing'"):
-        training.recorded("nothing")
+    refuses(ValueError, "steps must be at least 1; got 0", training.train, *line(), steps=0)
+    folder = Path(training.__file__).with_name("recorded")
+    names = sorted(path.stem for path in folder.glob("*.json"))
+    message = f"name must be one of {names}; got 'nothing'"
+    refuses(ValueError, message, training.recorded, "nothing")

@@ -7,7 +7,6 @@ trouble with attention code that the tests answer.
 import copy
 import io
 import itertools
-import re
 
 import pytest
 import torch
@@ -105,6 +104,8 @@ def test_replaced_patches_are_the_donors_and_the_others_stay():
     assert torch.equal(mixed, expected)
     assert torch.equal(x, before)
     assert torch.equal(replace_patches(x, donors, chosen[:, :0], P), x)
+    last = replace_patches(x, donors, torch.full((B, 1), ROWS * COLUMNS - 1), P)
+    assert torch.equal(last[..., -P:, -P:], donors[..., -P:, -P:])
     every = torch.arange(ROWS * COLUMNS).repeat(B, 1)
     assert torch.equal(replace_patches(x, donors, every, P), donors)
 
@@ -178,11 +179,21 @@ def test_start_of_class_token_and_positions_is_as_documented_and_layers_differ()
     assert not torch.equal(first, second)
 
 
+def test_default_is_two_layers_of_width_64_with_four_heads_for_grey_images_without_dropout():
+    model = PatchClassifier(SIZE, P, CLASSES).train()
+    assert model.embed.weight.shape == (64, P * P)
+    assert [(block.num_heads, block.dropout.p) for block in model.blocks] == [(4, 0.0)] * 2
+    assert {block.feedforward[0].out_features for block in model.blocks} == {2 * 64}
+    x = images()[:, :1].float()
+    torch.testing.assert_close(model(x), model.eval()(x))
+
+
 def test_dropout_acts_on_tokens_and_in_training_only():
     model, x = random_model(dropout=0.5), images()
     expected = random_model()(x)
     torch.testing.assert_close(model(x), expected)
     assert not torch.allclose(model.train()(x), expected)
+    assert {block.dropout.p for block in model.blocks} == {0.5}
     for block in model.blocks:
         block.eval()  # what is left is the dropout of the tokens
     assert not torch.allclose(model(x), expected)
@@ -215,6 +226,7 @@ def test_model_copies_compiles_its_options_into_repr_and_runs_in_half_precision(
     model = model.float()
     with torch.autocast("cpu", torch.bfloat16):
         assert model(x.float()).isfinite().all()
+        assert model(x.bfloat16()).isfinite().all()
 
 
 # Rollout
@@ -244,6 +256,17 @@ def test_rollout_rows_sum_to_1_and_one_layer_is_half_mean_half_identity():
     torch.testing.assert_close(rollout(weights[0]), rollout(weights)[0])
 
 
+def test_rollout_of_no_layers_leaves_every_token_where_it_is():
+    assert torch.equal(rollout(weights_of(B, 0, H, 7, 7)), torch.eye(7).double().repeat(B, 1, 1))
+
+
+def test_default_device_does_not_matter_to_weights_that_have_one():
+    weights = weights_of(B, 3, H, 7, 7)
+    expected = rollout(weights)
+    with torch.device("meta"):
+        assert torch.equal(rollout(weights), expected)
+
+
 def test_rollout_sees_neither_the_last_values_nor_the_classes():
     model, x = random_model(), images()
     logits, weights = model(x, return_weights=True)
@@ -262,71 +285,93 @@ def test_rollout_sees_neither_the_last_values_nor_the_classes():
 
 
 def refuses(error, message, call, *args, **kwargs):
-    with pytest.raises(error, match=re.escape(message)):
+    with pytest.raises(error) as caught:
         call(*args, **kwargs)
+    assert str(caught.value) == message
 
 
 @pytest.mark.refusal
 def test_refuses_images_and_patches_that_do_not_fit():
     x = torch.zeros(1, 1, 8, 9)
-    for call in (
-        lambda: patchify(x, 2),
-        lambda: unpatchify(x[0], (8, 9), 2),
-        lambda: PatchClassifier((8, 9), 2, 10),
-    ):
-        refuses(ValueError, "divide height and width; got patch_size = 2, image 8 x 9", call)
-    refuses(ValueError, "image 9 x 8", patchify, x.mT, 2)
-    refuses(ValueError, "(batch, channels, height, width); got (8, 9)", patchify, x[0, 0], 2)
+    rule = "patch_size must divide height and width; got patch_size = 2, image"
+    refuses(ValueError, f"{rule} 8 x 9", patchify, x, 2)
+    refuses(ValueError, f"{rule} 9 x 8", patchify, x.mT, 2)
+    refuses(ValueError, f"{rule} 8 x 9", unpatchify, x[0], (8, 9), 2)
+    refuses(ValueError, f"{rule} 8 x 9", PatchClassifier, (8, 9), 2, 10)
+    message = "images must have shape (batch, channels, height, width); got (8, 9)"
+    refuses(ValueError, message, patchify, x[0, 0], 2)
+    refuses(TypeError, "images must be a torch.Tensor; got list", patchify, [x], 2)
+    refuses(TypeError, "patches must be a torch.Tensor; got list", unpatchify, [x], (8, 8), 2)
     refuses(TypeError, "patch_size must be an integer; got 2.0", patchify, x, 2.0)
     refuses(TypeError, "patch_size must be an integer; got True", patchify, x, True)
     refuses(ValueError, "patch_size must be at least 1; got 0", patchify, x, 0)
-    expected = "(batch, 4, channels * 9) for an image of (6, 6) pixels; got "
-    for shape in ((1, 5, 9), (1, 4, 10), (4, 9)):
-        message = f"{expected}{shape}"
-        refuses(ValueError, message, unpatchify, torch.zeros(shape), (6, 6), 3)
+    rule = "patches must have shape (batch, 4, channels * 9) for an image of (6, 6) pixels; got"
+    for shape in ((1, 5, 9), (1, 4, 10), (1, 4, 12), (4, 9), (1, 4, 9, 9)):
+        refuses(ValueError, f"{rule} {shape}", unpatchify, torch.zeros(shape), (6, 6), 3)
 
 
 @pytest.mark.refusal
 def test_refuses_donors_and_numbers_of_patches_that_do_not_fit():
     x, chosen = torch.zeros(2, 1, 6, 9), torch.zeros(2, 4, dtype=torch.long)
-    message = "shape (batch, count); got images (2, 1, 6, 9), donors "
-    refuses(ValueError, f"{message}(1, 1, 6, 9)", replace_patches, x, x[:1], chosen, 3)
-    refuses(ValueError, "chosen (1, 4)", replace_patches, x, x, chosen[:1], 3)
-    refuses(ValueError, "chosen (4,)", replace_patches, x, x, chosen[0], 3)
+    rule = "donors must have the shape of the images, and chosen the shape (batch, count); got"
+    for donors, numbers in ((x[:1], chosen), (x, chosen[:1]), (x, chosen[0])):
+        got = f"images (2, 1, 6, 9), donors {tuple(donors.shape)}, chosen {tuple(numbers.shape)}"
+        refuses(ValueError, f"{rule} {got}", replace_patches, x, donors, numbers, 3)
     for wrong in (6, -1):
-        message = f"numbers from 0 to 5; got {min(wrong, 0)} to {max(wrong, 0)}"
+        message = f"chosen must hold numbers from 0 to 5; got {min(wrong, 0)} to {max(wrong, 0)}"
         chosen[1, 2] = wrong
         refuses(ValueError, message, replace_patches, x, x, chosen, 3)
+    message = "chosen must be an int64 tensor; got"
+    refuses(TypeError, f"{message} list", replace_patches, x, x, [[0]], 3)
+    refuses(TypeError, f"{message} torch.int32", replace_patches, x, x, chosen.int(), 3)
+    refuses(
+        TypeError, "images must be a torch.Tensor; got list", replace_patches, [x], x, chosen, 3
+    )
+    refuses(
+        TypeError, "donors must be a torch.Tensor; got list", replace_patches, x, [x], chosen, 3
+    )
 
 
 @pytest.mark.refusal
 def test_refuses_sizes_of_a_model():
-    refuses(ValueError, "image_size must be at least 1; got 0", PatchClassifier, (0, 8), 2, 10)
-    refuses(TypeError, "image_size must be an integer; got 8.0", PatchClassifier, (8, 8.0), 2, 10)
-    refuses(ValueError, "num_classes must be at least 1", PatchClassifier, (8, 8), 2, 0)
-    refuses(
-        ValueError, "num_layers must be at least 1", PatchClassifier, (8, 8), 2, 10, num_layers=0
+    def refused(error, message, size=(8, 8), classes=10, **options):
+        refuses(error, message, PatchClassifier, size, 2, classes, **options)
+
+    refused(ValueError, "image_size must be at least 1; got 0", size=(0, 8))
+    refused(TypeError, "image_size must be an integer; got 8.0", size=(8, 8.0))
+    rule = "image_size must be a pair, (height, width); got"
+    refused(TypeError, f"{rule} (8, 8, 8)", size=(8, 8, 8))
+    refused(TypeError, f"{rule} 8", size=8)
+    refused(ValueError, "num_classes must be at least 1; got 0", classes=0)
+    refused(ValueError, "num_layers must be at least 1; got 0", num_layers=0)
+    refused(ValueError, "channels must be at least 1; got 0", channels=0)
+    message = (
+        "num_heads must divide embed_dim, each head takes embed_dim / num_heads of it; "
+        "got embed_dim = 64, num_heads = 5"
     )
-    refuses(ValueError, "channels must be at least 1", PatchClassifier, (8, 8), 2, 10, channels=0)
-    refuses(ValueError, "num_heads must divide", PatchClassifier, (8, 8), 2, 10, num_heads=5)
-    refuses(ValueError, "dropout must be a probability", PatchClassifier, (8, 8), 2, 10, dropout=2)
+    refused(ValueError, message, num_heads=5)
+    refused(ValueError, "dropout must be a probability between 0 and 1; got 2", dropout=2)
 
 
 @pytest.mark.refusal
 def test_refuses_images_that_the_model_was_not_made_for():
     model = PatchClassifier((8, 8), 2, 10)
-    expected = "(batch, channels, height, width) = (batch, 1, 8, 8); got "
+    rule = "images must have shape (batch, channels, height, width) = (batch, 1, 8, 8); got"
     for shape in ((3, 8, 8), (3, 3, 8, 8), (3, 1, 8, 10), (1, 8, 8, 1)):
-        refuses(ValueError, f"{expected}{shape}", model, torch.zeros(shape))
+        refuses(ValueError, f"{rule} {shape}", model, torch.zeros(shape))
     x = torch.zeros(3, 1, 8, 8)
     refuses(TypeError, "images must be a torch.Tensor; got ndarray", model, x.numpy())
-    refuses(TypeError, "images must have a real floating dtype", model, x.long())
-    refuses(TypeError, "all inputs must have one dtype", model, x.double())
-    refuses(ValueError, "all inputs must be on one device", model, x.to("meta"))
+    refuses(TypeError, "images must have a real floating dtype; got torch.int64", model, x.long())
+    rule = "got the model's weights torch.float32 and images torch.float64"
+    refuses(TypeError, f"all inputs must have one dtype; {rule}", model, x.double())
+    rule = "got the model's weights on cpu and images on meta"
+    refuses(ValueError, f"all inputs must be on one device; {rule}", model, x.to("meta"))
 
 
 @pytest.mark.refusal
 def test_refuses_weights_that_cannot_be_rolled_out():
+    rule = "weights must have shape (..., layers, heads, tokens, tokens); got"
     for shape in ((4, 7, 7), (2, 4, 7, 5)):
-        message = f"(..., layers, heads, tokens, tokens); got {shape}"
-        refuses(ValueError, message, rollout, torch.zeros(shape))
+        refuses(ValueError, f"{rule} {shape}", rollout, torch.zeros(shape))
+    message = "weights must have a real floating dtype; got torch.int64"
+    refuses(TypeError, message, rollout, torch.zeros(1, 2, 3, 3).long())
