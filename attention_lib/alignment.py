@@ -375,13 +375,14 @@ def weight_on_field(
             f"got {tuple(weights.shape)} and {letter!r}"
         )
     batch, _, length = weights.shape
-    if len(fields) != batch or max(map(len, fields)) > length:
+    longest = max(map(len, fields), default=0)
+    if len(fields) != batch or longest > length:
         raise ValueError(
             f"fields must be {batch} texts of at most {length} letters; "
-            f"got {len(fields)} of up to {max(map(len, fields), default=0)}"
+            f"got {len(fields)} of up to {longest}"
         )
     belongs = [[c == letter for c in row.ljust(length)] for row in fields]
-    return (weights @ torch.tensor(belongs).to(weights).unsqueeze(-1)).squeeze(-1)
+    return (weights @ torch.tensor(belongs).to(weights).view(batch, length, 1)).squeeze(-1)
 
 
 def _babel():

@@ -123,14 +123,14 @@ def plot_image_weights(image, weights, title="", ax=None, brightest=None):
         ValueError: The patches do not divide the image.
     """
     image, weights = _array(image), _array(weights)
-    size = [pixels / n for pixels, n in zip(image.shape, weights.shape, strict=True)]
-    if any(pixels % 1 for pixels in size):
+    if image.ndim != 2 or weights.ndim != 2 or any(np.mod(image.shape, weights.shape)):
         raise ValueError(
             f"patches must divide the image; got {weights.shape} patches of {image.shape} pixels"
         )
     if ax is None:
         _, ax = plt.subplots(figsize=(2.6, 2.8))
-    over = np.kron(weights, np.ones([int(pixels) for pixels in size]))
+    size = np.floor_divide(image.shape, weights.shape)
+    over = np.kron(weights, np.ones(size))
     brightest = weights.max() if brightest is None else brightest
     ax.imshow(image, cmap="gray_r")
     # a colour that grows from clear to nearly opaque: the image shows through everywhere

@@ -160,6 +160,7 @@ def flash_attention(
         Dao, "FlashAttention-2", 2023, algorithms 1 and 2.
     """
     _flash_arguments(query, key, value, is_causal, scale)
+    _arguments.flags(return_lse=return_lse)
     from attention_lib import _flash  # needs Triton
 
     if not _flash.INTERPRETED:

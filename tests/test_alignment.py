@@ -463,3 +463,7 @@ def test_missing_babel_is_named_with_the_command_that_installs_it(monkeypatch):
         'Install it with: pip install "babel>=2.16"'
     )
     refuses(ImportError, message, date_pairs, 1, 1)
+
+
+def test_no_sample_has_no_weight_on_a_field():
+    assert weight_on_field(torch.ones(0, 3, 5), [], "d").shape == (0, 3)

@@ -507,6 +507,7 @@ def test_every_public_method_is_called():
         for name, owner in classes.items()
         for method in vars(owner)
         if not method.startswith("_") and method != "forward"
+        if "ǁ" not in method  # one that mutmut adds
         if callable(function := getattr(owner, method))
         if set(inspect.signature(function).parameters) - {"self"}
     }

@@ -139,10 +139,10 @@ def test_sentences_have_6_to_30_words_and_end_with_their_paragraph(tmp_path, mon
     kept = ["A sentence has six words here.", f"Many {'words ' * 28}here."]
     text = "\n\n".join(
         [
+            "A title has no stop",
             *kept,
             "But this one has five.",
             f"Many {'words ' * 29}here.",
-            "A title has no stop",
             ".. A directive of a manual is not a sentence.",
             "... A line of an example is not a sentence.",
             ":raises: A field of a manual is not a sentence.",

@@ -88,6 +88,17 @@ def in_a_ring(name):
     return output.detach(), *torch.autograd.grad(output, inputs, grad)
 
 
+def in_a_ring_of_some():
+    """Output of this rank's slice where the first rank takes no part; None in the first one."""
+    rank, others = dist.get_rank(), dist.get_world_size() - 1
+    group = dist.new_group(list(range(1, others + 1))) if others else None
+    if rank == 0:
+        return None
+    *inputs, _, options = ring_inputs("causal")
+    mine = [x.tensor_split(others, dim=-2)[rank - 1] for x in inputs]
+    return ring_attention(*mine, **options, group=group)
+
+
 def in_one_process(name):
     *inputs, grad, options = ring_inputs(name)
     inputs = [x.double().requires_grad_() for x in inputs]
@@ -214,6 +225,7 @@ def everything():
     """All that the tests need from one start of the processes, in each of them."""
     return {
         "rings": {name: in_a_ring(name) for name in RINGS},
+        "ring of some": in_a_ring_of_some(),
         "layers": {
             (name, kind): layer_call(HeadParallelAttention.from_layer(whole_layer(name)), kind)
             for name in LAYERS
@@ -246,6 +258,15 @@ def test_ring_is_attention_over_the_whole_sequence_forward_and_backward(name, wo
             want = theirs[..., places(name, world, rank, theirs.shape[-2]), :]
             tolerance = TOLERANCE[dtype]
             torch.testing.assert_close(piece.double(), want, rtol=tolerance, atol=tolerance)
+
+
+@real
+def test_ring_of_some_of_the_processes_is_attention_over_their_slices(world):
+    first, *others = [result["ring of some"] for result in ranks(world)]
+    assert first is None
+    if others:
+        expected = in_one_process("causal")[0]
+        torch.testing.assert_close(torch.cat(others, dim=-2), expected, rtol=0, atol=1e-10)
 
 
 @real

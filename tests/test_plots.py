@@ -77,7 +77,7 @@ def test_maps_have_so_much_room_for_each_row_and_column(rows, columns, size):
 @pytest.mark.parametrize(
     ("shape", "columns", "size", "empty"),
     [
-        ((5, 3, 11), 3, (3 * 2.42 + 1, 2 * 2.4 + 0.4), 1),
+        ((4, 3, 11), 3, (3 * 2.42 + 1, 2 * 2.4 + 0.4), 2),
         ((2, 11, 3), 4, (2 * 1.6 + 1, 3.22 + 0.4), 0),
     ],
 )
@@ -90,6 +90,7 @@ def test_heads_have_so_much_room_for_each_row_and_column(shape, columns, size, e
     assert [ax.get_title() for ax in axes] == [f"head {number}" for number in range(heads)]
     assert [ax.axison for ax in figure.axes] == [True] * heads + [False] * empty
     assert {label.get_rotation() for label in axes[-1].get_xticklabels()} == {90}
+    assert {label.get_rotation() for label in axes[0].get_yticklabels()} == {0}
     assert not any(ax.texts for ax in axes)
     for group in (axes[0].get_shared_x_axes(), axes[0].get_shared_y_axes()):
         assert all(group.joined(axes[0], ax) for ax in axes)
@@ -135,7 +136,7 @@ def test_weight_of_a_patch_covers_its_pixels_and_no_others():
     tint = ax.images[1].get_cmap()
     np.testing.assert_allclose([tint(0.0), tint(1.0)], [(*plots.TINT, 0), (*plots.TINT, 0.7)])
     _, other = plt.subplots()
-    assert plots.plot_image_weights(image, weights, ax=other, brightest=0.8) is other
+    assert plots.plot_image_weights(image, weights + 0.1, ax=other, brightest=0.8) is other
     assert other.images[1].get_clim() == (0, 0.8)
     assert other.get_title() == ""
 
@@ -225,10 +226,10 @@ def test_equation_of_matrices_shows_each_with_name_shape_and_values_in_order():
 
 def test_matrices_stand_beside_each_other_in_the_middle_of_their_line():
     a, b = np.ones((3, 2)), np.ones((1, 4))
-    ax = plots.plot_matrices([[("A", a), "×\nlong", ("B", b)], [("C", a)]])
+    ax = plots.plot_matrices([[("A", a), "×\nso long", ("B", b)], [("C", a)]])
     boxes = [mesh.get_coordinates().reshape(-1, 2) for mesh in ax.collections]
     left, upper = np.array([box.min(0)[0] for box in boxes]), [box.max(0)[1] for box in boxes]
-    width = 1 + 0.42 * 4
+    width = 1 + 0.42 * 7
     np.testing.assert_allclose(left, [0, 2 + width, 0])
     np.testing.assert_allclose(upper, [0, -1, -6.5])
     name, sign, other, _ = ax.texts
@@ -342,6 +343,10 @@ def test_style_has_no_background_and_ink_that_reads_on_white():
         (
             lambda: plots.plot_image_weights(np.ones((4, 6)), np.ones((3, 1))),
             "patches must divide the image; got (3, 1) patches of (4, 6) pixels",
+        ),
+        (
+            lambda: plots.plot_image_weights(np.ones((4, 6)), np.ones((2, 2, 2))),
+            "patches must divide the image; got (2, 2, 2) patches of (4, 6) pixels",
         ),
         (
             lambda: plots.plot_lines([1, 2], {"soft": [1, 2, 3]}, "", ""),

@@ -678,6 +678,7 @@ HEADS = "key and value must have the same number of heads (axis -3), one that di
             ValueError,
             "scale must be a finite number or None; got inf",
         ),
+        ({}, {"return_lse": 1}, TypeError, "return_lse must be True or False; got int"),
         ({"key_lead": (B, 2)}, {}, ValueError, f"{HEADS} got query 3, key 2, value 2"),
         ({"key_lead": (B, 6)}, {}, ValueError, f"{HEADS} got query 3, key 6, value 6"),
         ({"key_lead": (B, 0)}, {}, ValueError, f"{HEADS} got query 3, key 0, value 0"),
@@ -720,6 +721,8 @@ def test_missing_triton_is_named_with_the_command_that_installs_it(monkeypatch):
     # refused for nothing else: the widest and the narrowest, and shared heads
     for sizes in ({"d": 128, "v": 128}, {"d": 1, "v": 1}, {"key_lead": (B, 1)}):
         refuses(ImportError, message, flash_attention, *tensors(B, H, dtype=torch.half, **sizes))
+    inputs = tensors(5, B, 4, key_lead=(5, B, 2), dtype=torch.half)
+    refuses(ImportError, message, flash_attention, *inputs)
 
 
 @needs_triton
@@ -739,20 +742,19 @@ def test_a_cpu_without_the_interpreter_is_refused():
 
 @pytest.mark.refusal
 def test_a_gpu_that_is_too_old_for_triton_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    old, new = torch.device("cuda:1"), torch.device("cuda:2")
+    capabilities = {old: (7, 5), new: (8, 0)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.get)
+    monkeypatch.setattr(torch.cuda, "get_device_name", {old: "Tesla T4"}.get)
     message = (
         "flash_attention needs a GPU of compute capability 8.0 or more (Ampere, 2020), which "
         "Triton compiles for; got Tesla T4 with 7.5. scaled_dot_product_attention in float16 or "
         "float32 takes PyTorch's memory-efficient kernel there."
     )
-    refuses(ValueError, message, tiling._gpu, torch.device("cuda"))
+    refuses(ValueError, message, tiling._gpu, old)
+    tiling._gpu(new)
     monkeypatch.setattr(torch.version, "hip", "6.0")  # other capabilities there
-    tiling._gpu(torch.device("cuda"))
-    monkeypatch.setattr(torch.version, "hip", None)
-    for capability in ((8, 0), (9, 0)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
-        tiling._gpu(torch.device("cuda"))
+    tiling._gpu(old)
 
 
 @pytest.mark.refusal

@@ -218,7 +218,7 @@ def test_state_saves_and_loads_and_fits_no_other_size():
         PatchClassifier((3, 21), P, CLASSES, **sizes).load_state_dict(model.state_dict())
 
 
-def test_model_copies_compiles_its_options_into_repr_and_runs_in_half_precision():
+def test_model_copies_shows_its_options_and_runs_in_half_precision():
     model, x = random_model(), images()
     torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
     assert f"image_size={SIZE}, patch_size={P}, channels={C}" in repr(model)
