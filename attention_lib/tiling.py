@@ -159,8 +159,8 @@ def flash_attention(
     Source:
         Dao, "FlashAttention-2", 2023, algorithms 1 and 2.
     """
-    _flash_arguments(query, key, value, is_causal, scale)
     _arguments.flags(return_lse=return_lse)
+    _flash_arguments(query, key, value, is_causal, scale)
     from attention_lib import _flash  # needs Triton
 
     if not _flash.INTERPRETED:
@@ -288,10 +288,9 @@ def _block(block):
     scores, values = block
     _arguments.float_tensor("scores of the blocks", scores)
     _arguments.instance("values of the blocks", values, Tensor, "a torch.Tensor")
-    if values.dtype != scores.dtype:
-        raise TypeError(
-            f"blocks must have one dtype; got scores {scores.dtype} and values {values.dtype}"
-        )
+    both = scores.dtype, values.dtype
+    if both[0] != both[1]:
+        raise TypeError(f"blocks must have one dtype; got scores {both[0]} and values {both[1]}")
     if scores.ndim < 2 or values.ndim < 2 or not scores.shape[-1] == values.shape[-2] > 0:
         raise ValueError(
             "a block needs scores (..., L, n) and values (..., n, v) with the same n of at least "
