@@ -315,7 +315,7 @@ def from_additive(mask: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
 
 def to_ones_and_zeros(
     mask: Bool[Tensor, "*shape"], dtype: torch.dtype = torch.int64
-) -> Num[Tensor, "*shape"]:
+) -> Bool[Tensor, "*shape"] | Num[Tensor, "*shape"]:
     """The mask as numbers, 1 = may attend, 0 = blocked, of the same shape.
 
     Hugging Face's ``attention_mask`` is ``(batch, S)``: take ``padding[:, 0, 0]``. Keras' is

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float, Num, Real
 from torch import Tensor, nn
 
 from attention_lib import _arguments, _packed, _validate
@@ -328,12 +328,12 @@ class PerHeadAttention(nn.Module):
 
 
 def numpy_multi_head_attention(
-    inputs: Float[Array, "seq batch embed"],
+    inputs: Real[Array, "seq batch embed"],
     num_heads: int,
-    in_proj_weight: Float[Array, "3*embed embed"],
-    out_proj_weight: Float[Array, "embed embed"],
-    in_proj_bias: Float[Array, "3*embed"] | None = None,
-    out_proj_bias: Float[Array, "embed"] | None = None,
+    in_proj_weight: Real[Array, "3*embed embed"],
+    out_proj_weight: Real[Array, "embed embed"],
+    in_proj_bias: Real[Array, "3*embed"] | None = None,
+    out_proj_bias: Real[Array, "embed"] | None = None,
 ) -> Float[Array, "seq batch embed"]:
     """Self-attention with several heads in PyTorch's packed weights and sequence-first layout.
 

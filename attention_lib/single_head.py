@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Real
 from torch import Tensor, nn
 
 from attention_lib import _arguments, _validate
@@ -163,11 +163,11 @@ class SingleHeadAttention(nn.Module):
 
 
 def numpy_attention(
-    inputs: Float[Array, "seq batch embed"],
-    in_proj_weight: Float[Array, "3*embed embed"],
-    out_proj_weight: Float[Array, "embed embed"],
-    in_proj_bias: Float[Array, "3*embed"] | None = None,
-    out_proj_bias: Float[Array, "embed"] | None = None,
+    inputs: Real[Array, "seq batch embed"],
+    in_proj_weight: Real[Array, "3*embed embed"],
+    out_proj_weight: Real[Array, "embed embed"],
+    in_proj_bias: Real[Array, "3*embed"] | None = None,
+    out_proj_bias: Real[Array, "embed"] | None = None,
 ) -> Float[Array, "seq batch embed"]:
     """Self-attention with one head in PyTorch's packed weights and sequence-first layout.
 

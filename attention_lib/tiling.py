@@ -22,7 +22,7 @@ _WIDEST = 128  # head width for which a block of keys and one of values fit into
 
 
 def online_softmax(
-    blocks: Iterable[tuple[Float[Tensor, "*batch q _"], Float[Tensor, "*batch _ v"]]],
+    blocks: Iterable[tuple[Float[Tensor, "*batch q _"], Float[Tensor, "*batch _ v"]] | list],
 ) -> tuple[Float[Tensor, "*batch q v"], Float[Tensor, "*batch q"]]:
     """``softmax(scores) @ values`` from one pass over blocks of scores and values.
 

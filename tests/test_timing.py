@@ -310,10 +310,10 @@ def test_default_is_eleven_samples_of_a_tenth_of_a_second(monkeypatch):
 
 
 def test_tolerance_of_0_takes_equal_outputs_only():
-    compare({"f": lambda: x, "g": lambda: x.clone()}, tolerance=0, **SHORT)
+    compare({"f": lambda: x, "g": lambda: x.clone()}, tolerance=0.0, **SHORT)
     functions = {"f": lambda: x, "g": lambda: x * (1 + 1e-6)}
     with pytest.raises(ValueError, match="'g' must give the output of 'f'"):
-        compare(functions, tolerance=0, **SHORT)
+        compare(functions, tolerance=0.0, **SHORT)
 
 
 def test_baseline_is_the_first_or_the_one_named():
