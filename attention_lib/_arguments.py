@@ -63,14 +63,14 @@ def function(**values):
             raise TypeError(f"{name} must be a function; got {kind(value)}")
 
 
-def texts(name, values, least=0):
+def texts(name, values, nonempty=False):
     """The texts as a list. A single text, or a list of something else, is a TypeError.
 
-    Less than ``least`` texts are a ValueError.
+    With ``nonempty``, no text at all is a ValueError.
     """
     if isinstance(values, Iterable) and not isinstance(values, str | Tensor):
         values = list(values)
-        if len(values) < least:
+        if nonempty and not values:
             raise ValueError(f"{name} must hold at least one text; got none")
         if all(isinstance(value, str) for value in values):
             return values

@@ -167,7 +167,7 @@ class Characters:
             TypeError: A single text in place of a list, or an end that is not True or False.
             ValueError: No text, or a character without an id.
         """
-        texts = _arguments.texts("texts", texts, least=1)
+        texts = _arguments.texts("texts", texts, nonempty=True)
         _arguments.flags(end=end)
         if unknown := sorted(set("".join(texts)) - set(self.known)):
             raise ValueError(

@@ -216,7 +216,7 @@ class Vocabulary:
             ValueError: No text at all.
         """
         _arguments.flags(class_token=class_token)
-        texts = _arguments.texts("texts", texts, least=1)
+        texts = _arguments.texts("texts", texts, nonempty=True)
         ids = ([self._ids.get(word, UNKNOWN) for word in text.split()] for text in texts)
         rows = [torch.tensor([CLASS] * class_token + row, dtype=torch.long) for row in ids]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)

@@ -19,6 +19,7 @@ from markup import (
     prose,
     tokens,
 )
+from matplotlib.font_manager import font_scalings
 
 from tools.notebook import clean
 from tools.publish import SETUP_CELL
@@ -32,7 +33,7 @@ TAGS = {
 # Packages and functions whose data differs between versions of what is installed
 DATA = ["sklearn", "babel", "pandas", "pydoc_data", "library_sentences", "date_pairs"]
 PHONE = 358  # pixels that a figure has on a phone
-TYPE = {"x-small": 6.94, "small": 8.33}  # points, where 10 is the default
+DEFAULT_TYPE = 10  # points
 LEAST_TYPE = 9  # pixels
 TIMERS = r"\b(measure|compare|perf_counter|timeit)\b"
 MIME_TYPES = {"text/plain", "text/html", "image/png"}
@@ -210,7 +211,8 @@ def smallest_type(output, source):
     """Height in pixels of the smallest type of a stored figure, as a phone shows it."""
     image = PIL.Image.open(io.BytesIO(base64.b64decode(output.data["image/png"])))
     sizes = re.findall(r"\b(?:font|label)?size=\"?([\w.-]+)", source)
-    points = min([10, *(float(TYPE.get(size, size)) for size in sizes)])
+    factors = (font_scalings.get(size) or float(size) / DEFAULT_TYPE for size in sizes)
+    points = DEFAULT_TYPE * min([1, *factors])
     return points / 72 * image.info["dpi"][0] * min(1, PHONE / image.width)
 
 

@@ -829,9 +829,7 @@ def test_heads_that_do_not_divide_are_refused_with_the_reason(sizes, message):
 
 def test_small_integers_do_not_wrap_around_in_the_numpy_function():
     rng = np.random.default_rng(0)
-    whole = [rng.integers(0, 200, shape, np.uint8) for shape in ((3, 5, 4), (12, 4), (4, 4))]
-
-    def attend(x, w, o):
-        return numpy_multi_head_attention(x, 2, w, o)
-
-    np.testing.assert_array_equal(attend(*whole), attend(*(x.astype(np.float64) for x in whole)))
+    x, *weights = (rng.integers(0, 200, n, np.uint8) for n in ((3, 5, 4), (12, 4), (4, 4)))
+    floats = (weight.astype(np.float64) for weight in weights)
+    expected = numpy_multi_head_attention(x.astype(np.float64), 2, *floats)
+    np.testing.assert_array_equal(numpy_multi_head_attention(x, 2, *weights), expected)
