@@ -13,6 +13,9 @@ from attention_lib import _arguments, _validate
 from attention_lib.lookup import softmax
 
 Array = np.ndarray
+# Devices on which PyTorch's kernel answers a row that may attend to nothing with 0, and sends no
+# gradient through it, in every version of PyTorch that the library accepts.
+_SAFE_KERNELS = ("cpu",)
 
 
 def attention_weights(
@@ -266,15 +269,19 @@ def _softmax(scores):
 
 
 def _fused(query, key, value, mask, is_causal, scale):
-    """PyTorch's kernel, with rows that may attend to nothing set to 0 on every back end."""
+    """PyTorch's kernel, with 0 for rows that may attend to nothing on every back end."""
     # The kernel multiplies its own fill of -inf by the scale: NaN for a scale of 0 or less.
     if mask is None and not (is_causal and scale is not None and scale <= 0):
         output = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
         return _to(output, query.dtype)  # another one under autocast
     allowed = _allowed(query, mask, is_causal)
     allowed = allowed[None] if allowed.ndim == 1 else allowed
-    empty = ~allowed.any(dim=-1, keepdim=True)
-    output = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed | empty, scale=scale
-    )
-    return _to(output.masked_fill(empty, 0.0), query.dtype)
+    if query.device.type in _SAFE_KERNELS:
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=scale)
+    else:
+        empty = ~allowed.any(dim=-1, keepdim=True)
+        output = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed | empty, scale=scale
+        )
+        output = output.masked_fill(empty, 0.0)
+    return _to(output, query.dtype)

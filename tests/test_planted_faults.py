@@ -54,7 +54,10 @@ FAULTS = {
         ),
         "half precision overflows": ("query.float(), key.float()", "query, key"),
         "weights after dropout returned": ("(output, _to(weights", "(output, _to(kept"),
-        "autocast's dtype returned": ("return _to(output, query.dtype)", "return output"),
+        "autocast's dtype returned": (
+            "return _to(output, query.dtype)  # another",
+            "return output  # another",
+        ),
         "weights in another dtype": (
             "(output, _to(weights, query.dtype))",
             "(output, weights)",

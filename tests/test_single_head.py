@@ -593,8 +593,9 @@ def test_pytorchs_kernel_runs_where_neither_weights_nor_dropout_nor_float64_are_
     assert len(calls) == times
 
 
-def test_a_kernel_is_never_given_a_row_without_keys(monkeypatch):
+def test_a_kernel_of_another_device_is_never_given_a_row_without_keys(monkeypatch):
     """Some kernels of PyTorch answer such a row with NaN; the one for the CPU does not."""
+    monkeypatch.setattr("attention_lib.single_head._SAFE_KERNELS", ())
 
     def kernel(query, key, value, attn_mask, scale):
         assert attn_mask.any(dim=-1).all()
@@ -607,6 +608,33 @@ def test_a_kernel_is_never_given_a_row_without_keys(monkeypatch):
     for mask in (one_row, torch.zeros(S, dtype=torch.bool)):
         expected = attention_weights(query, key, mask) @ value
         torch.testing.assert_close(scaled_dot_product_attention(query, key, value, mask), expected)
+
+
+@pytest.mark.parametrize("lead", [(), (B,), (B, H)])
+@pytest.mark.parametrize("width", [D, 3 * D])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_kernel_of_the_cpu_gives_a_row_without_keys_nothing_by_itself(
+    lead, width, dtype, monkeypatch
+):
+    """Outputs and gradients are the same numbers as where such rows are taken care of.
+
+    The kernel works through the keys in blocks, so there are several, with some all masked.
+    """
+    keys = 1201
+    query, key, value = tensors(*lead, keys=keys, v=width, dtype=dtype)
+    mask = random_mask(L, keys)
+    mask[1] = False
+    mask[2, :900] = False
+    mask[3, 7:] = False
+    results = []
+    for kernels in (("cpu",), ()):
+        monkeypatch.setattr("attention_lib.single_head._SAFE_KERNELS", kernels)
+        inputs = [x.detach().requires_grad_() for x in (query, key, value)]
+        output = scaled_dot_product_attention(*inputs, mask)
+        results.append((output, *torch.autograd.grad(output.square().sum(), inputs)))
+    assert not results[0][0][..., 1, :].any()
+    for safe, cared_for in zip(*results, strict=True):
+        assert torch.equal(safe, cared_for)
 
 
 @pytest.mark.parametrize("lead", [(), (B,), (B, H)])
