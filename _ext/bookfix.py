@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from docutils import nodes
+from sphinx.addnodes import start_of_file
 from sphinx.builders.latex.nodes import thebibliography
 from sphinx.ext import intersphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -147,9 +148,25 @@ class KeepReferencesInPlace(SphinxPostTransform):
             section += nodes.raw("", r"\endgroup", format="latex")
 
 
+class MakeTheFrontPageOneChapter(SphinxPostTransform):
+    """Print the front page as one chapter, where LaTeX would begin one at each of its headings."""
+
+    default_priority = 770
+    formats = ("latex",)
+
+    def run(self, **kwargs):
+        """Put what stands before the first page of the table of contents into a section."""
+        book = next(self.document.findall(nodes.section))
+        is_page = [any(child.findall(start_of_file)) for child in book]
+        front = book[1 : is_page.index(True)]  # without the title
+        chapter = nodes.section("", nodes.title("", "About this book"), *front, ids=["about"])
+        book[1 : is_page.index(True)] = [chapter]
+
+
 def setup(app):
     """Connect the repairs."""
     app.add_post_transform(KeepReferencesInPlace)
+    app.add_post_transform(MakeTheFrontPageOneChapter)
     app.config.mathjax_path = "mathjax/tex-mml-chtml.js"
     app.connect("config-inited", remove_dead_buttons)
     app.connect("config-inited", tell_the_address)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from docutils import nodes, utils
 from repository import NOBODY, ROOT, clone_of_working_tree, commit_all, files, git
+from sphinx.addnodes import start_of_file
 from sphinx.builders.latex.nodes import thebibliography
 
 from tools import publish
@@ -150,6 +151,21 @@ def test_references_stay_under_their_heading_on_paper(monkeypatch):
     bookfix.KeepReferencesInPlace(document).run()
     assert document.children == sections
     assert [references in section.children for section in sections] == [False, True, False]
+
+
+def test_front_page_is_one_chapter_on_paper(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "_ext")
+    import bookfix
+
+    document = utils.new_document("book")
+    title, page = nodes.title("", "Book"), nodes.compound("", start_of_file("", nodes.section()))
+    front = [nodes.paragraph(), nodes.section(ids=["map"]), nodes.section(ids=["look"])]
+    document += nodes.section("", title, *front, page)
+    bookfix.MakeTheFrontPageOneChapter(document).run()
+    chapter = document[0][1]
+    assert document[0].children == [title, chapter, page]
+    assert isinstance(chapter, nodes.section)
+    assert chapter.children[1:] == front
 
 
 @pytest.fixture(scope="module")
