@@ -199,6 +199,17 @@ def _never_moved_back(scores, step):
     return np.array(slopes)
 
 
+def _moved_to_the_left_for_good(scores, step):
+    """In one copy: to the right, then two steps to the left, and the next entry."""
+    moved, slopes = scores.copy(), []
+    for i in range(len(scores)):
+        moved[i] += step
+        right = _log_sum_exp(moved)
+        moved[i] -= 2 * step
+        slopes.append((right - _log_sum_exp(moved)) / (2 * step))
+    return np.array(slopes)
+
+
 def _step_cases():
     rng = np.random.default_rng(21)
     yield Case("two scores", np.array([0.0, 1.0]), 0.5)
@@ -264,11 +275,13 @@ differences = WriteFunction(
             "The entries before stay moved while the next one is measured. Start from a new copy "
             "for each entry.",
             _never_moved_back,
+            _moved_to_the_left_for_good,
         ),
         Mistake(
-            "the exact gradient",
-            "The softmax is the exact gradient of this function. The exercise asks for finite "
-            "differences with the step that is given, and those are a little off.",
+            "the exact gradient, or a step of your own",
+            "The softmax is the exact gradient, and a step that is much smaller than the given one "
+            "comes as near to it. Use the given step: its differences are a little off, as they "
+            "should be.",
             lambda x, h: softmax(x),
         ),
     ),
@@ -381,26 +394,40 @@ def _floats(*arrays):
     return [np.asarray(array, dtype=float) for array in arrays]
 
 
-def _attention(inputs, num_heads, weight, out_weight, bias, out_bias, *, change=None):
-    """The library's function; `change` alters the six arguments first."""
-    arrays = _floats(inputs, weight, out_weight, bias, out_bias)
-    given = [arrays[0], num_heads, *arrays[1:]]
+def _with_names(function):
+    """Take the six arguments by position or by their names in the exercise."""
+
+    def attention(
+        inputs, num_heads, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias, **options
+    ):
+        arrays = _floats(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
+        return function(arrays[0], num_heads, *arrays[1:], **options)
+
+    attention.__qualname__ = "attention"  # what an error calls it
+    return attention
+
+
+@_with_names
+def _attention(*given, change=None, spoil=None):
+    """The library's function; `change` alters the six arguments first, `spoil` the result."""
     if change is not None:
         given = change(*given)
     with np.errstate(all="ignore"):
-        return numpy_multi_head_attention(*given)
+        result = numpy_multi_head_attention(*given)
+    return result if spoil is None else spoil(result)
 
 
-def _pytorch(inputs, num_heads, weight, out_weight, bias, out_bias):
-    x, w, wo, b, bo = map(torch.tensor, _floats(inputs, weight, out_weight, bias, out_bias))
+@_with_names
+def _pytorch(x, num_heads, *parameters):
+    x, w, wo, b, bo = map(torch.tensor, (x, *parameters))
     result, _ = torch.nn.functional.multi_head_attention_forward(
         x, x, x, x.shape[-1], num_heads, w, b, None, None, False, 0.0, wo, bo, training=False
     )
     return result.numpy()
 
 
-def _head_by_head(inputs, num_heads, weight, out_weight, bias, out_bias):
-    x, w, wo, b, bo = _floats(inputs, weight, out_weight, bias, out_bias)
+@_with_names
+def _head_by_head(x, num_heads, w, wo, b, bo):
     q, k, v = np.split(np.einsum("lne,fe->nlf", x, w) + b, 3, axis=-1)
     width = q.shape[-1] // num_heads
     result = bo
@@ -444,28 +471,49 @@ def _swap_kv(x, h, w, wo, b, bo):
     return x, h, np.concatenate([q, v, k]), wo, np.concatenate([bq, bv, bk]), bo
 
 
+@_with_names
 def _across_samples(x, *rest):
     """All words of all samples attend to each other."""
-    flat = np.asarray(x, dtype=float).reshape(-1, 1, np.shape(x)[-1])
-    return _attention(flat, *rest).reshape(np.shape(x))
+    return _attention(x.reshape(-1, 1, x.shape[-1]), *rest).reshape(x.shape)
 
 
-def _example(length=5, batch=2, heads=3, width=12, biases=True):
+def _not_transposed(x, h, w, wo, b, bo):
+    return x, h, w, wo.T, b, bo
+
+
+def _no_out_weight(x, h, w, wo, b, bo):
+    return x, h, w, np.eye(len(wo)), b, bo
+
+
+def _without(place):
+    """Leave the first number of an array (place 0) or its last one (place -1) at 0."""
+
+    def spoil(result):
+        result = result.copy()
+        result.flat[place] = 0
+        return result
+
+    return spoil
+
+
+def _example(length=5, batch=2, heads=3, width=12, biases=True, plain=False):
     rng = np.random.default_rng(23)
     shapes = (3 * width, width), (width, width), (3 * width,), (width,)
     parameters = [rng.normal(size=shape) for shape in shapes]
     if not biases:
         parameters[2:] = [0 * p for p in parameters[2:]]
+    if plain:
+        parameters[1] = np.eye(width)
     return rng.normal(size=(length, batch, width)), heads, *parameters
 
 
-def _compares(look=lambda y: y, **sizes):
+def _compares(look=lambda y: y, limit=1e-8, **sizes):
     """A test that looks at one example."""
 
     def test(attention):
         given = _example(**sizes)
         result = np.asarray(attention(*given))
-        np.testing.assert_allclose(look(result), look(_attention(*given)), atol=1e-8)
+        np.testing.assert_allclose(look(result), look(_attention(*given)), atol=limit)
 
     return test
 
@@ -486,6 +534,11 @@ def _compare_with_itself(attention):
     np.testing.assert_allclose(attention(*_example()), attention(*_example()))
 
 
+COMPARE_ALL = "Compare every number of the output: all words, all samples, all features."
+CLOSER = (
+    "Right versions agree to many digits. Compare the numbers themselves, with a limit such as "
+    "1e-9 in float64."
+)
 MAKE_RANDOM = "Draw the biases at random; a new module of PyTorch has zeros there."
 MORE_HEADS = "Use more than one head, and several words: with one word every weight is 1."
 
@@ -498,6 +551,11 @@ parity_test = CatchFaults(
         "head by head": _head_by_head,
     },
     faults=(
+        Mistake(
+            "all numbers 0.1 % too large",
+            CLOSER,
+            partial(_attention, spoil=lambda y: 1.001 * y),
+        ),
         Mistake("in_proj_bias left out", MAKE_RANDOM, partial(_attention, change=_no_in_bias)),
         Mistake("out_proj_bias left out", MAKE_RANDOM, partial(_attention, change=_no_out_bias)),
         Mistake("one head in place of several", MORE_HEADS, partial(_attention, change=_single)),
@@ -517,6 +575,23 @@ parity_test = CatchFaults(
             "Use a batch of more than one sample.",
             _across_samples,
         ),
+        Mistake(
+            "out_proj_weight not transposed",
+            "Draw out_proj_weight at random: the identity is its own transpose.",
+            partial(_attention, change=_not_transposed),
+        ),
+        Mistake(
+            "out_proj_weight left out",
+            "Draw out_proj_weight at random: a product with the identity changes nothing.",
+            partial(_attention, change=_no_out_weight),
+        ),
+        Mistake(
+            "samples exchanged",
+            "Use a batch of more than one sample. " + COMPARE_ALL,
+            partial(_attention, spoil=lambda y: y[:, ::-1]),
+        ),
+        Mistake("first number left at 0", COMPARE_ALL, partial(_attention, spoil=_without(0))),
+        Mistake("last number left at 0", COMPARE_ALL, partial(_attention, spoil=_without(-1))),
     ),
     mistakes=(
         Mistake(
@@ -561,6 +636,31 @@ parity_test = CatchFaults(
             "Two choices each hide a fault: use several heads, and random biases.",
             _compares(heads=1, biases=False),
         ),
+        Mistake(
+            "out_proj_weight the identity",
+            "A layer that leaves the output projection out passes, or one that forgets to "
+            "transpose it. Draw its weight at random.",
+            _compares(plain=True),
+        ),
+        Mistake(
+            "a part of the output",
+            "The rest of the output may be anything. " + COMPARE_ALL,
+            _compares(look=lambda y: y[0, 0, 0]),
+            _compares(look=lambda y: y[-1, -1, -1]),
+        ),
+        Mistake(
+            "a summary of the output",
+            "A mean, a sum, or the numbers in order of size stay the same when samples change "
+            "places. Compare number by number.",
+            _compares(look=np.mean),
+        ),
+        Mistake(
+            "a limit that is too wide",
+            CLOSER,
+            _compares(limit=0.3),
+            _compares(limit=1),
+            _compares(limit=4),
+        ),
     ),
     hints=(
         "Which faults does a fresh module with zero biases hide? Which does one head hide?",
@@ -595,12 +695,21 @@ def _gradient_by_jacobian(scores, cotangent):
 SCORES, SLOPES = np.random.default_rng(24).normal(size=(2, 3, 4))
 
 
-def _checks(scores=SCORES, cotangent=SLOPES, look=lambda x: x):
+def _checks(scores=SCORES, cotangent=SLOPES, look=lambda x: x, limit=1e-6):
     def test(gradient):
         result = look(np.asarray(gradient(scores, cotangent)))
-        np.testing.assert_allclose(result, look(_gradient(scores, cotangent)), atol=1e-6)
+        np.testing.assert_allclose(result, look(_gradient(scores, cotangent)), atol=limit)
 
     return test
+
+
+def _rows_add_to_0(gradient):
+    np.testing.assert_allclose(np.sum(gradient(SCORES, SLOPES), axis=-1), 0, atol=1e-6)
+
+
+def _rows_add_to_0_and_are_not_0(gradient):
+    _rows_add_to_0(gradient)
+    assert np.any(gradient(SCORES, SLOPES))
 
 
 def _exists(gradient):
@@ -609,6 +718,11 @@ def _exists(gradient):
     assert np.isfinite(result).all()
 
 
+EVERY_ENTRY = "Compare every entry of the gradient: all rows, all keys."
+NEARER = (
+    "Finite differences in float64 give many digits. Compare the numbers themselves, with a limit "
+    "such as 1e-6."
+)
 RANDOM = "Use random scores and a random cotangent."
 
 gradient_test = CatchFaults(
@@ -645,6 +759,26 @@ gradient_test = CatchFaults(
             "Use scores that differ. " + RANDOM,
             partial(_gradient, backward=lambda w, g: w * (g - g.mean(-1, keepdims=True))),
         ),
+        Mistake(
+            "rows exchanged",
+            "Use several rows that differ. " + EVERY_ENTRY,
+            partial(_gradient, backward=lambda w, g: _backward(w, g)[::-1]),
+        ),
+        Mistake(
+            "first entry left at 0",
+            EVERY_ENTRY,
+            partial(_gradient, backward=lambda w, g: _without(0)(_backward(w, g))),
+        ),
+        Mistake(
+            "last entry left at 0",
+            EVERY_ENTRY,
+            partial(_gradient, backward=lambda w, g: _without(-1)(_backward(w, g))),
+        ),
+        Mistake(
+            "1 % too large",
+            NEARER,
+            partial(_gradient, backward=lambda w, g: 1.01 * _backward(w, g)),
+        ),
     ),
     mistakes=(
         Mistake(
@@ -676,6 +810,27 @@ gradient_test = CatchFaults(
             "One row hides a sum over all rows, equal scores hide a plain mean. Use several rows "
             "of random scores.",
             _checks(np.zeros((1, 4)), SLOPES[:1]),
+        ),
+        Mistake(
+            "rows that add to 0",
+            "The gradient adds to 0, but many wrong ones do too. Compare its numbers with finite "
+            "differences.",
+            _rows_add_to_0,
+            _rows_add_to_0_and_are_not_0,
+        ),
+        Mistake(
+            "a part of the gradient",
+            "The rest of the gradient may be anything. " + EVERY_ENTRY,
+            _checks(look=lambda x: x[0, 0]),
+            _checks(look=lambda x: x[-1, -1]),
+            _checks(look=lambda x: x[0]),
+            _checks(look=lambda x: x[-1]),
+        ),
+        Mistake(
+            "a limit that is too wide",
+            NEARER,
+            _checks(limit=0.05),
+            _checks(look=np.sign),
         ),
     ),
     hints=(

@@ -139,6 +139,27 @@ def keeps_moving(scores, step):
     return np.array(rises) / (2 * step)
 
 
+def left_to_the_left(scores, step):
+    moved, slopes = scores.tolist(), []
+    for i in range(len(moved)):
+        ends = []
+        for move in step, -2 * step:
+            moved[i] += move
+            ends.append(log_sum_exp(moved))
+        slopes.append((ends[0] - ends[1]) / (2 * step))
+    return np.array(slopes)
+
+
+def moves_its_argument(scores, step):
+    slopes = []
+    for i in range(len(scores)):
+        scores[i] += step
+        right = np.log(np.exp(scores).sum())
+        scores[i] -= 2 * step
+        slopes.append((right - np.log(np.exp(scores).sum())) / (2 * step))
+    return np.array(slopes)
+
+
 DIFFERENCES = {
     "moved to the right only": [between(1, 0, 1)],
     "moved to the left only": [between(0, -1, 1)],
@@ -148,8 +169,12 @@ DIFFERENCES = {
     "not divided": [lambda x, h: right_differences(x, h) * h * 2],
     "sign turned": [between(-1, 1, 2), between(1, -1, -2)],
     "all entries moved at once": [all_entries],
-    "entries not moved back": [keeps_moving],
-    "the exact gradient": [lambda x, h: rows(loop_softmax)(x)],
+    "entries not moved back": [keeps_moving, left_to_the_left, moves_its_argument],
+    "the exact gradient, or a step of your own": [
+        lambda x, h: rows(loop_softmax)(x),
+        lambda x, h: right_differences(x, 1e-4),
+        lambda x, h: right_differences(x, 1e-6),
+    ],
 }
 DIFFERENCES_RIGHT = [
     right_differences,
@@ -244,9 +269,10 @@ def torch_layer(inputs, heads, weight, out_weight, bias, out_bias):
         return module(x, x, x)[0].numpy()
 
 
-def drawn(length=4, batch=3, heads=2, width=8, in_bias=1.0, out_bias=1.0):
+def drawn(length=4, batch=3, heads=2, width=8, in_bias=1.0, out_bias=1.0, plain=False):
     rng = np.random.default_rng(31)
     weight, out_weight = rng.normal(size=(3 * width, width)), rng.normal(size=(width, width))
+    out_weight = np.eye(width) if plain else out_weight
     biases = in_bias * rng.normal(size=3 * width), out_bias * rng.normal(size=width)
     return rng.normal(size=(length, batch, width)), heads, weight, out_weight, *biases
 
@@ -263,6 +289,41 @@ def against_torch_with_large_steps(attention):
     for heads in 1, 2, 4:
         given = drawn(heads=heads)
         assert np.allclose(attention(*given), torch_layer(*given), atol=1e-7)
+
+
+def by_keyword(attention):
+    names = "in_proj_weight", "out_proj_weight", "in_proj_bias", "out_proj_bias"
+    x, heads, *parameters = drawn()
+    named = dict(zip(names, parameters, strict=True))
+    result = attention(inputs=x, num_heads=heads, **named)
+    assert np.allclose(result, torch_layer(x, heads, *parameters))
+
+
+def in_single_precision(attention):
+    x, heads, *parameters = drawn()
+    single = [p.astype(np.float32) for p in (x, *parameters)]
+    result = attention(single[0], heads, *single[1:])
+    assert np.abs(result - torch_layer(x, heads, *parameters)).max() < 1e-4
+
+
+def of(look, limit=1e-9):
+    """A test that looks at something of the output, or of the gradient."""
+
+    def test(attention):
+        mine, right = attention(*drawn()), torch_layer(*drawn())
+        assert np.abs(look(mine) - look(right)).max() < limit
+
+    return test
+
+
+def within_a_fifth_of_the_largest(attention):
+    mine, right = attention(*drawn()), torch_layer(*drawn())
+    assert np.abs(mine - right).max() < 0.2 * np.abs(right).max()
+
+
+def correlates(attention):
+    mine, right = attention(*drawn()), torch_layer(*drawn())
+    assert np.corrcoef(mine.ravel(), right.ravel())[0, 1] > 1 - 1e-9
 
 
 def only_shape(attention):
@@ -282,8 +343,20 @@ PARITY_TEST = {
     "a batch of one": [against_torch(batch=1)],
     "one head and a batch of one": [against_torch(heads=1, batch=1)],
     "one head and all biases 0": [against_torch(heads=1, in_bias=0, out_bias=0)],
-}
-PARITY_TEST_RIGHT = [against_torch(), against_torch_with_large_steps, against_torch(heads=4)]
+    "out_proj_weight the identity": [against_torch(plain=True)],
+    "a part of the output": [
+        of(lambda y: y[0, 0, 0]), of(lambda y: y[0]), of(lambda y: y[-1]), of(lambda y: y[:, 0]),
+        of(lambda y: y[..., 0]), of(lambda y: y[:, -1]),
+    ],
+    "a summary of the output": [
+        of(np.mean), of(np.sum), of(np.std), of(lambda y: np.sort(y.ravel())),
+    ],
+    "a limit that is too wide": [of(np.asarray, 0.1), of(np.asarray, 1), correlates],
+}  # fmt: skip
+PARITY_TEST_RIGHT = [
+    against_torch(), against_torch_with_large_steps, against_torch(heads=4), by_keyword,
+    in_single_precision,
+]  # fmt: skip
 
 
 def wants_batch_first(attention):
@@ -341,6 +414,7 @@ def swallows(attention):
 PARITY_TEST_NEW = [
     wants_batch_first, wants_no_bias, exact_numbers, no_assert, prints, never_calls, two_arguments,
     stops, one_word, small_output, swallows,
+    within_a_fifth_of_the_largest,
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- gradient_test
@@ -355,9 +429,10 @@ def by_autograd(scores, cotangent):
 S, G = np.random.default_rng(32).normal(size=(2, 4, 5))
 
 
-def against_autograd(scores=S, cotangent=G):
+def against_autograd(scores=S, cotangent=G, look=np.asarray, limit=1e-8):
     def test(gradient):
-        assert np.abs(gradient(scores, cotangent) - by_autograd(scores, cotangent)).max() < 1e-8
+        mine, right = gradient(scores, cotangent), by_autograd(scores, cotangent)
+        assert np.abs(look(mine) - look(right)).max() < limit
 
     return test
 
@@ -377,14 +452,49 @@ def has_the_shape(gradient):
     assert np.shape(gradient(S, G)) == S.shape
 
 
+def rows_sum_to_zero(gradient):
+    assert np.allclose(np.sum(gradient(S, G), axis=-1), 0)
+
+
+def rows_sum_to_zero_with_numbers(gradient):
+    assert np.allclose(np.sum(gradient(S, G), axis=-1), 0)
+    assert np.abs(gradient(S, G)).max() > 0.1
+
+
+def gradient_correlates(gradient):
+    mine, right = np.ravel(gradient(S, G)), by_autograd(S, G).ravel()
+    assert np.corrcoef(mine, right)[0, 1] > 1 - 1e-9
+
+
+def gradient_by_keyword(gradient):
+    assert np.allclose(gradient(scores=S, cotangent=G), by_autograd(S, G))
+
+
+def largest_entry(gradient):
+    assert np.isclose(np.abs(gradient(S, G)).max(), np.abs(by_autograd(S, G)).max())
+
+
 GRADIENT_TEST = {
     "an assertion that no fault breaks": [exists, has_the_shape],
     "a cotangent of ones": [against_autograd(cotangent=np.ones_like(G))],
     "a single row": [against_autograd(S[:1], G[:1])],
     "equal scores": [against_autograd(0 * S)],
     "a single row of equal scores": [against_autograd(0 * S[:1], G[:1])],
-}
-GRADIENT_TEST_RIGHT = [against_autograd(), one_direction, against_autograd(S[:2], G[:2])]
+    "rows that add to 0": [rows_sum_to_zero, rows_sum_to_zero_with_numbers],
+    "a part of the gradient": [
+        against_autograd(look=lambda x: x[0, 0]), against_autograd(look=lambda x: x[0]),
+        against_autograd(look=lambda x: x[-1]), against_autograd(look=lambda x: x[:, 1:]),
+    ],
+    "a limit that is too wide": [
+        against_autograd(limit=0.05), against_autograd(look=np.sign), gradient_correlates,
+    ],
+}  # fmt: skip
+GRADIENT_TEST_RIGHT = [
+    against_autograd(),
+    one_direction,
+    against_autograd(S[:2], G[:2]),
+    gradient_by_keyword,
+]
 
 
 def wants_the_weights(gradient):
@@ -407,10 +517,6 @@ def coarse_step(gradient):
 
 def not_zero(gradient):
     assert np.abs(gradient(S, G)).max() > 0
-
-
-def rows_sum_to_zero(gradient):
-    assert np.allclose(np.sum(gradient(S, G), axis=-1), 0)
 
 
 def gradient_no_assert(gradient):
@@ -437,7 +543,7 @@ def gradient_swallows(gradient):
 
 
 GRADIENT_TEST_NEW = [
-    wants_the_weights, wants_the_diagonal, exact_gradient, coarse_step, not_zero, rows_sum_to_zero,
+    wants_the_weights, wants_the_diagonal, exact_gradient, coarse_step, not_zero, largest_entry,
     gradient_no_assert, gradient_never_called, gradient_one_argument, gradient_stops,
     gradient_swallows,
 ]  # fmt: skip
