@@ -341,6 +341,10 @@ def _decoding_mask(length, keys, more=0):
     return np.tril(np.ones((length, keys), dtype=bool), keys - length + more)
 
 
+def _fixed_offset(offset, length, keys):
+    return np.tril(np.ones((length, keys), dtype=bool), offset)
+
+
 NEW_AND_ALL = {
     "one word": (1, 1), "one new word": (1, 3), "two words, both new": (2, 2),
     "two new words": (2, 4), "three new words": (3, 4), "a longer sentence": (3, 7),
@@ -380,6 +384,12 @@ decoding_mask = WriteFunction(
             lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length),
             lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length - 1),
             lambda length, keys: np.tril(np.ones((length, keys), dtype=bool), length + 1),
+        ),
+        Mistake(
+            "the offset of one example",
+            "An offset that never changes fits one pair of length and keys, such as the 2 and 4 of "
+            "the printed mask. It depends on both.",
+            *(partial(_fixed_offset, k) for k in (2, 1, 3)),
         ),
         Mistake(
             "keys from right to left",
@@ -445,6 +455,17 @@ def _naive_product(scores, mask):
     return np.where(total == 0, 0.0, e / total)
 
 
+def _naive_guarded(cut):
+    """Divided where the sum of a row is above 0 only; `cut` sets the blocked exponentials to 0."""
+
+    def function(scores, mask):
+        e = cut(np.exp(scores), mask)
+        total = e.sum(axis=-1, keepdims=True)
+        return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
+
+    return function
+
+
 def _late(scores, mask, empty=0.0):
     weights = softmax(scores) * mask
     total = weights.sum(axis=-1, keepdims=True)
@@ -489,6 +510,10 @@ def _fill_with(value):
     return lambda scores, mask: softmax(np.where(mask, scores, value))
 
 
+def _dead_as(value):
+    return lambda s, m: np.where(m.any(-1, keepdims=True), _masked_softmax(s, m), value)
+
+
 def _score_cases():
     rng = np.random.default_rng(26)
     yield Case("two keys, one blocked", np.array([[1.0, 2.0]]), np.array([[True, False]]))
@@ -497,7 +522,7 @@ def _score_cases():
     yield Case("nothing blocked", np.array([[0.5, -1.0, 2.0]]), np.ones((1, 3), dtype=bool))
     yield Case("a causal mask", rng.normal(size=(3, 3)), np.tril(np.ones((3, 3), dtype=bool)))
     mixed = np.array([[True, False, True], [False, False, False], [False, True, True]])
-    yield Case("a dead row among others", rng.normal(size=(3, 3)), mixed)
+    yield Case("a dead row among others", rng.normal(size=(3, 3)).round(2), mixed)
     for length, keys in ((2, 4), (4, 3), (5, 6)):
         mask = rng.random((length, keys)) < 0.6
         mask[0, 0] = True
@@ -542,13 +567,26 @@ masked_softmax = WriteFunction(
             "NaN in dead rows",
             "A row of -inf only gives 0 / 0 in the softmax. Take those rows out before, or set "
             "their weights to 0 after it.",
-            lambda s, m: np.where(m.any(-1, keepdims=True), _masked_softmax(s, m), np.nan),
+            _dead_as(np.nan),
         ),
         Mistake(
             "a dead row keeps its weights",
             "A row without any key runs through the softmax as if nothing were blocked. Set its "
             "weights to 0 afterwards.",
             lambda s, m: np.where(m.any(-1, keepdims=True), _masked_softmax(s, m), softmax(s)),
+        ),
+        Mistake(
+            "one question for the whole mask",
+            "Dead rows are asked for once, not for each row, and one among others is not found. "
+            "mask.any(axis=-1, keepdims=True) asks for each row.",
+            lambda s, m: _fill_with(-1e20)(s, m) * m.any(),
+            lambda s, m: np.where(m.any(), _dead_as(np.nan)(s, m), 0.0),
+        ),
+        Mistake(
+            "all in place of any",
+            "A row counts as dead here if one of its keys is blocked. It is dead only if all of "
+            "them are.",
+            lambda s, m: _masked_softmax(s, m) * m.all(-1, keepdims=True),
         ),
         Mistake(
             "weights set to 0 after the softmax",
@@ -593,6 +631,8 @@ masked_softmax = WriteFunction(
             partial(_naive, blocked=0.0),
             partial(_naive, empty=np.nan, blocked=0.0),
             _naive_product,
+            _naive_guarded(np.multiply),
+            _naive_guarded(lambda e, mask: np.where(mask, e, 0.0)),
         ),
         Mistake(
             "mask upside down",
@@ -697,6 +737,20 @@ def _future(look=lambda y: y, cuts=(1, 2, 3, 4, 5), x=WORDS, change=_other_numbe
     return test
 
 
+def _next_word(back=1):
+    """A test that changes one word at a time and looks at one output, `back` places before it."""
+
+    def test(attention):
+        before = np.asarray(attention(WORDS))
+        for place in range(back, 6):
+            changed = WORDS.copy()
+            changed[place] += 1
+            after = np.asarray(attention(changed))[place - back]
+            np.testing.assert_allclose(after, before[place - back], atol=1e-9)
+
+    return test
+
+
 def _past_is_used(attention):
     changed = WORDS.copy()
     changed[0] += 1
@@ -730,6 +784,12 @@ leak_test = CatchFaults(
             "Look at the word right before the change: it sees only the next one.",
             _sees(lambda i, j: j <= i + 1),
         ),
+        Mistake(
+            "the word after the next",
+            "Each word sees the one after the next here, and not the next. Change all words from a "
+            "place on, or compare all outputs before the one that changes.",
+            _sees(lambda i, j: (j <= i) | (j == i + 2)),
+        ),
         Mistake("weights set to 0 after the softmax", CHANGE, _with(lambda s, t: softmax(s) * t)),
         Mistake("blocked scores set to 0", CHANGE, _with(lambda s, t: softmax(s * t))),
         Mistake(
@@ -752,6 +812,12 @@ leak_test = CatchFaults(
             "the first word sees the second",
             "Begin the change at the second word, too: the first one sees it, and no other.",
             _sees(lambda i, j: (j <= i) | ((i == 0) & (j == 1))),
+        ),
+        Mistake(
+            "the first word sees the last",
+            "A word may see one far behind it. Compare all outputs before the change, the first "
+            "one too.",
+            _sees(lambda i, j: (j <= i) | ((i == 0) & (j == j.max()))),
         ),
         Mistake(
             "a word in the middle sees the next",
@@ -786,6 +852,7 @@ leak_test = CatchFaults(
             _future(cuts=(2,)),
             _future(cuts=(1, 2)),
             _future(cuts=(1, 2), x=WORDS[:3]),
+            _future(cuts=(1,), x=WORDS[:2]),
         ),
         Mistake(
             "not every place of the change",
@@ -810,6 +877,13 @@ leak_test = CatchFaults(
             _future(lambda y: y[1:-1], cuts=(4,)),
         ),
         Mistake(
+            "one word changed, one output compared",
+            "That finds a word which sees the next one. A word may see one farther behind it: "
+            "change all words from a place on, or compare all outputs before.",
+            _next_word(),
+            _next_word(back=2),
+        ),
+        Mistake(
             "the past in place of the future",
             "This changes a word at the beginning and asks whether a later output changes. It "
             "must; a leak is the other direction.",
@@ -826,6 +900,12 @@ leak_test = CatchFaults(
             "The average of equal words is the same whatever the weights are. Draw the words at "
             "random.",
             _equal_words,
+        ),
+        Mistake(
+            "words of zeros",
+            "The outputs before the change are averages of zeros, which are 0 whatever the weights "
+            "are: a weight that the future changes does not show. Draw the words at random.",
+            _future(x=np.zeros((6, 3))),
         ),
     ),
     nearly=(

@@ -213,6 +213,10 @@ DECODING_MASK = {
         lambda length, keys: np.arange(keys) <= np.arange(length)[:, None] + length,
         lambda length, keys: np.arange(keys) < np.arange(length)[:, None] + length,
     ],
+    "the offset of one example": [
+        lambda length, keys: np.arange(keys) <= np.arange(length)[:, None] + 2,
+        lambda length, keys: np.tri(length, keys, 1, dtype=bool),
+    ],
     "keys from right to left": [
         lambda length, keys: np.fliplr(right_decoding(length, keys)),
         lambda length, keys: np.fliplr(np.tri(length, keys, dtype=bool)),
@@ -322,6 +326,22 @@ def filled_and_small_divisor(scores, mask):
     return e / (e.sum(-1, keepdims=True) + 1e-6)
 
 
+def unshifted(scores, mask, cut=np.multiply):
+    e = cut(np.exp(scores), mask)
+    total = e.sum(axis=1, keepdims=True)
+    return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
+
+
+def asked_once(scores, mask):
+    return plain_softmax(np.where(mask, scores, -1e20)) * (1 if mask.any() else 0)
+
+
+def whole_rows_alone(scores, mask):
+    weights = plain_softmax(np.where(mask, scores, -1e20))
+    weights[~mask.all(axis=1)] = 0
+    return weights
+
+
 def uniform_to_zero(scores, mask):
     weights = plain_softmax(np.where(mask, scores, -1e9))
     weights[np.all(abs(weights - 1 / weights.shape[1]) < 1e-12, axis=1)] = 0
@@ -356,7 +376,17 @@ MASKED_SOFTMAX = {
         multiplied_and_guarded,
         renormalised,
     ],
-    "exponentials overflow": [row_by_row(overflowing), row_by_row(overflowing, math.nan)],
+    "exponentials overflow": [
+        row_by_row(overflowing),
+        row_by_row(overflowing, math.nan),
+        unshifted,
+        lambda s, m: unshifted(s, m, lambda e, m: np.choose(m, [0 * s, e])),
+    ],
+    "one question for the whole mask": [
+        asked_once,
+        lambda s, m: row_by_row(loop_softmax, math.nan if m.any() else 0.0)(s, m),
+    ],
+    "all in place of any": [whole_rows_alone],
     "mask upside down": [lambda s, m: right_masked(s, np.logical_not(m))],
     "softmax over the queries": [lambda s, m: right_masked(s.T.copy(), m.T.copy()).T],
     "mask ignored": [lambda s, m: plain_softmax(s)],
@@ -460,6 +490,28 @@ def last_output(attention):
     assert np.allclose(attention(TEXT)[-1], average_of_the_past(TEXT)[-1], atol=1e-8)
 
 
+def word_before_the_future(attention):
+    before = attention(TEXT)
+    for cut in range(1, 7):
+        assert np.allclose(attention(replaced(cut))[cut - 1], before[cut - 1], atol=1e-8)
+
+
+def next_word(attention):
+    before = attention(TEXT)
+    for place in range(1, 7):
+        changed = TEXT.copy()
+        changed[place] = np.random.default_rng(43).normal(size=4)
+        assert np.allclose(attention(changed)[place - 1], before[place - 1], atol=1e-8)
+
+
+def zeros_become_ones(attention):
+    before = attention(np.zeros((5, 3)))
+    for cut in range(1, 5):
+        changed = np.zeros((5, 3))
+        changed[cut:] = 1
+        assert np.allclose(attention(changed)[:cut], before[:cut], atol=1e-9)
+
+
 def equal_words(attention):
     assert np.allclose(attention(np.full((7, 4), 0.5)), 0.5, atol=1e-8)
 
@@ -492,9 +544,11 @@ LEAK_TEST = {
     ],
     "the first word left out": [one_cut(slice(1, 5))],
     "neither the first word nor the one before the change": [one_cut(slice(1, 4))],
+    "one word changed, one output compared": [next_word],
     "the past in place of the future": [uses_the_past],
     "only the last word": [last_output],
     "all words equal": [equal_words],
+    "words of zeros": [zeros_become_ones],
 }
 
 
@@ -507,6 +561,7 @@ def one_word_at_a_time(attention):
 
 LEAK_TEST_RIGHT = [
     every_cut, cut_off, against_loops, one_word_at_a_time, some_cuts(1, 2, 3, words=4),
+    word_before_the_future,
 ]  # fmt: skip
 
 
