@@ -382,6 +382,14 @@ def _softmax_over_heads(scores, axis=-1):
     return softmax(scores, axis=1)
 
 
+def _transposed(scores, axis=-1):
+    return softmax(scores).swapaxes(-2, -1)
+
+
+def _causal(scores, axis=-1):
+    return softmax(np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf))
+
+
 def _stay(x):
     return x.reshape(*x.shape[:2], -1)
 
@@ -427,6 +435,12 @@ multi_head = WriteFunction(
             partial(_layer, merge=_merge_at_once),
         ),
         Mistake(
+            "features laid in turn when the heads are merged",
+            "The split is right. On the way back feature 0 of all heads comes first, where all "
+            "features of head 0 must.",
+            partial(_layer, merge=_from(0, 2, 3, 1, shape=("b", "l", "dh"))),
+        ),
+        Mistake(
             "heads attend to heads",
             "The split has no transpose: in (b, l, h, d) the products run over the heads of one "
             "word, and no word sees another.",
@@ -454,6 +468,11 @@ multi_head = WriteFunction(
             partial(_layer, scale=lambda h, d: h**-0.5),
         ),
         Mistake(
+            "divided by the width of a head, not by its root",
+            "The scores come out too small, and the weights too even. It is the root.",
+            partial(_layer, scale=lambda h, d: 1 / d),
+        ),
+        Mistake(
             "no scale",
             "The scores are divided by the root of the width of a head.",
             partial(_layer, scale=lambda h, d: 1),
@@ -475,6 +494,24 @@ multi_head = WriteFunction(
             "The weights of all queries for one key add to 1. For one query, those of all keys "
             "must: the softmax runs along the last axis.",
             partial(_layer, axis=-2),
+        ),
+        Mistake(
+            "softmax over the batch",
+            "Axis 0 of the scores counts the sentences. The softmax runs along the last axis, "
+            "over the keys.",
+            partial(_layer, axis=0),
+        ),
+        Mistake(
+            "weights transposed",
+            "Each word's own weights are right, but they stand in a column, and the rows multiply "
+            "the values. Row i must hold the weights of the word that asks, word i.",
+            partial(_layer, weights=_transposed),
+        ),
+        Mistake(
+            "attends only to the past",
+            "Every word sees itself and the words before it. That is a causal mask; here each word "
+            "sees all words.",
+            partial(_layer, weights=_causal),
         ),
         Mistake(
             "packed rows taken head by head",
@@ -506,6 +543,11 @@ multi_head = WriteFunction(
             "bias of the output projection left out",
             "in_proj_bias is there. out_proj_bias is still missing.",
             lambda x, h, w, wo, b, bo: _layer(x, h, w, wo, b, 0 * bo),
+        ),
+        Mistake(
+            "output bias added before the output projection",
+            "out_proj_bias goes through out_proj_weight here. It is added after that product.",
+            lambda x, h, w, wo, b, bo: _layer(x, h, w, wo, b, bo @ wo.T),
         ),
         Mistake(
             "output projection left out",

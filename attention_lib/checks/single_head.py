@@ -130,6 +130,8 @@ def _row_cases():
         )
     single = np.array(SHARES[3]), rng.normal(size=(3, 4)).round(1)
     yield Case("float32", *(x.astype(np.float32) for x in single))
+    many = np.array([0.271828, 0.314159, 0.414013])
+    yield Case("numbers with many digits", many, rng.normal(size=(3, 6)).round(6))
 
 
 row_output = WriteFunction(
@@ -313,6 +315,11 @@ def _equal(scores):
     return np.full(scores.shape, 1 / scores.shape[-1])
 
 
+def _keys_reshaped(x, w_q, w_k, w_v):
+    keys = (x @ w_k.T).reshape(len(w_k), len(x))
+    return softmax(x @ w_q.T @ keys / np.sqrt(len(w_q))) @ (x @ w_v.T)
+
+
 self_attention = WriteFunction(
     level=2,
     trains="projections, scores, weights and output in NumPy",
@@ -389,6 +396,20 @@ self_attention = WriteFunction(
             "The queries meet the inputs themselves. That runs only where d_k equals embed_dim; "
             "w_k is not used.",
             lambda x, q, k, v: softmax(x @ q.T @ x.T / np.sqrt(len(q))) @ (x @ v.T),
+        ),
+        Mistake(
+            "neither queries nor keys projected",
+            "The inputs meet themselves, so the scores are the same in both directions. w_q makes "
+            "what a word asks, w_k what it can be found by.",
+            lambda x, q, k, v: softmax(x @ x.T / np.sqrt(len(q))) @ (x @ v.T),
+            lambda x, q, k, v: softmax(x @ x.T / np.sqrt(x.shape[1])) @ (x @ v.T),
+            lambda x, q, k, v: softmax(x @ x.T) @ (x @ v.T),
+        ),
+        Mistake(
+            "keys reshaped, not transposed",
+            "The shape (d_k, L) is right, the numbers stand at other places: a reshape keeps the "
+            "reading order and cuts it anew. keys.T turns rows into columns.",
+            _keys_reshaped,
         ),
         Mistake(
             "no softmax",
@@ -824,6 +845,17 @@ def _swapped_if_it_fits(query, key, value):
     return _attend(key, query, value) if same else _attend(query, key, value)
 
 
+class _OneRoot:
+    """Attention that divides by the root of the first width it meets, whatever comes later."""
+
+    def __init__(self):
+        self.root = None
+
+    def __call__(self, query, key, value):
+        self.root = self.root or math.sqrt(np.shape(query)[-1])
+        return _attend(query, key, value, scale=lambda *arrays: 1 / self.root)
+
+
 def _row_of_nan(query, key, value):
     output = _attend(query, key, value)
     output[..., output.shape[-2] // 2, :] = np.nan
@@ -836,7 +868,7 @@ def _qkv(length, keys, d_k, d_v):
 
 
 USUAL, SQUARE, SENTENCE = _qkv(3, 5, 4, 2), _qkv(4, 4, 4, 4), _qkv(5, 5, 3, 2)
-WIDTH_ONE, ONE_KEY = _qkv(4, 5, 1, 2), _qkv(3, 1, 4, 2)
+WIDTH_ONE, ONE_KEY, WIDER = _qkv(4, 5, 1, 2), _qkv(3, 1, 4, 2), _qkv(3, 5, 6, 2)
 
 
 def _compare(*inputs, look=lambda output: output, tolerance=1e-6):
@@ -979,6 +1011,11 @@ attention_test = CatchFaults(
             lambda query, key, value: _attend(query, key, value)[..., ::-1, :],
         ),
         Mistake(
+            "the root of the first width, kept for all later calls",
+            "It is right as long as queries and keys keep one width. Use two different widths.",
+            _OneRoot(),
+        ),
+        Mistake(
             "NaN in one row",
             "No comparison with NaN is true. Demand that differences are small, as np.allclose "
             "does, not that none is large.",
@@ -1019,18 +1056,27 @@ attention_test = CatchFaults(
             "A scale that takes the width of the values passes. Give d_k and d_v different sizes.",
             _compare(_qkv(4, 5, 3, 3)),
             _compare(_qkv(4, 5, 3, 3), _qkv(5, 5, 3, 3)),
+            _compare(_qkv(4, 5, 3, 3), _qkv(5, 5, 4, 4)),
         ),
         Mistake(
             "all sizes equal",
             "A scale that takes the width of the values or the number of keys passes, and so does "
             "a loop over the wrong axis. Make all sizes different, in one case at least.",
             _compare(SQUARE),
+            _compare(SQUARE, _qkv(3, 3, 3, 3)),
         ),
         Mistake(
             "no case with as many queries as keys",
             "With another number of queries than keys, swapping them raises an error. With as many "
-            "it is silent. Add a case of as many queries as keys.",
+            "it is silent. Add a case of as many queries as keys, but not the same numbers.",
             _compare(USUAL),
+            _compare(USUAL, WIDER),
+        ),
+        Mistake(
+            "one width only",
+            "A divisor that fits this one width, such as a 2 where d_k is 4, passes. Let d_k be "
+            "another number in a second case.",
+            _compare(USUAL, SQUARE),
         ),
         Mistake(
             "NaN passes",
@@ -1045,12 +1091,14 @@ attention_test = CatchFaults(
             "A function that is blind to further keys passes. Use fewer queries than keys in one "
             "case.",
             _compare(SENTENCE),
+            _compare(SENTENCE, SQUARE),
         ),
         Mistake(
             "only the last row",
             "The last word may look at all words before it, so a causal function passes. Compare "
             "all rows.",
             _compare(SENTENCE, look=lambda output: output[-1]),
+            _compare(SENTENCE, SQUARE, look=lambda output: output[-1]),
         ),
         Mistake(
             "only a part of the output",
@@ -1060,6 +1108,8 @@ attention_test = CatchFaults(
             _compare(SENTENCE, look=lambda output: output[0, 0]),
             _compare(USUAL, look=lambda output: output[0]),
             _compare(SENTENCE, look=lambda output: output[0]),
+            _compare(USUAL, SENTENCE, look=lambda output: output[0]),
+            _compare(USUAL, SENTENCE, look=lambda output: output[0, 0]),
         ),
         Mistake(
             "right numbers at wrong places pass",
@@ -1068,6 +1118,7 @@ attention_test = CatchFaults(
             _compare(USUAL, look=np.sum),
             _compare(USUAL, look=np.mean),
             _compare(SENTENCE, look=np.sum),
+            _compare(USUAL, SENTENCE, look=np.sum),
             _compare(USUAL, look=_mean_of_rows),
             _compare(USUAL, SENTENCE, look=_mean_of_rows),
         ),
@@ -1093,9 +1144,10 @@ attention_test = CatchFaults(
     hints=(
         "Compute the right result in the test itself, step by step, and compare with np.allclose.",
         "Choose sizes that are all different, so that no axis and no width is taken for another; "
-        "fewer queries than keys, for example. Then add a case with as many queries as keys.",
+        "fewer queries than keys, for example. Then add a case with as many queries as keys, and "
+        "of another width.",
         "Random inputs of ordinary size (rng.normal) keep the softmax far from one-hot, so that "
-        "the scale shows. For example 3 queries, 5 keys, d_k = 4, d_v = 2.",
+        "the scale shows. For example 3 queries, 5 keys, d_k = 4, d_v = 2; then 5, 5, 3, 2.",
     ),
 )
 

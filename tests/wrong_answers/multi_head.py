@@ -277,6 +277,11 @@ def over_heads(scores):
     return e / e.sum(1, keepdims=True)
 
 
+def over_sentences(scores):
+    e = np.exp(scores - scores.max(0))
+    return e / e.sum(0)
+
+
 def plain_exponentials(scores):
     with np.errstate(all="ignore"):
         return np.exp(scores) / np.exp(scores).sum(-1)[:, None]
@@ -292,6 +297,9 @@ MULTI_HEAD = {
         steps(split=flat, merge=flat_merge),
     ],
     "merged by a reshape alone": [steps(split=split_by_hand, merge=flat_merge)],
+    "features laid in turn when the heads are merged": [
+        layer_by_loop(join=lambda heads: np.dstack(heads).reshape(len(heads[0]), -1)),
+    ],
     "heads attend to heads": [
         steps(
             split=lambda x, h: np.stack(np.split(x, h, axis=-1), axis=2),
@@ -312,6 +320,9 @@ MULTI_HEAD = {
     "divided by the root of the number of heads": [
         layer_by_loop(scale=lambda h, d: 1 / math.sqrt(h)),
     ],
+    "divided by the width of a head, not by its root": [
+        layer_by_loop(scale=lambda h, d: 1 / d),
+    ],
     "no scale": [layer_by_loop(scale=lambda h, d: 1)],
     "one table of weights for all heads": [
         steps(split=split_by_hand, merge=merge_by_hand, weights=averaged),
@@ -322,6 +333,13 @@ MULTI_HEAD = {
     "softmax over the queries": [
         layer_by_loop(weights_of=lambda s: softmax_by_rows(s.T).T),
     ],
+    "softmax over the batch": [
+        steps(split=split_by_hand, merge=merge_by_hand, weights=over_sentences),
+    ],
+    "weights transposed": [layer_by_loop(weights_of=lambda s: softmax_by_rows(s).T)],
+    "attends only to the past": [
+        layer_by_loop(weights_of=lambda s: softmax_by_rows(s - np.triu(np.full(s.shape, 1e9), 1))),
+    ],
     "packed rows taken head by head": [layer_by_loop(by_head)],
     "another order of queries, keys and values": [
         layer_by_loop(swapped(0, 1)),
@@ -330,6 +348,9 @@ MULTI_HEAD = {
     "both biases left out": [layer_by_loop(biases=(0, 0))],
     "bias of the input projection left out": [layer_by_loop(biases=(0, 1))],
     "bias of the output projection left out": [layer_by_loop(biases=(1, 0))],
+    "output bias added before the output projection": [
+        lambda x, h, w, wo, b, bo: right_layer(x, h, w, wo, b, wo @ bo),
+    ],
     "output projection left out": [
         layer_by_loop(last=lambda w: np.eye(len(w))),
         layer_by_loop(last=lambda w: np.eye(len(w)), biases=(1, 0)),
@@ -349,13 +370,12 @@ MULTI_HEAD_RIGHT = [
     steps(split=right_split, merge=merge_by_loop),
 ]  # fmt: skip
 MULTI_HEAD_NEW = [
-    layer_by_loop(scale=lambda h, d: 1 / d),
     layer_by_loop(scale=lambda h, d: math.sqrt(d)),
+    layer_by_loop(scale=lambda h, d: 1 / math.sqrt(3 * h * d)),
     layer_by_loop(scale=lambda h, d: 0.5),
     layer_by_loop(weights_of=lambda s: s),
     layer_by_loop(weights_of=lambda s: np.full(s.shape, 1 / len(s))),
     layer_by_loop(weights_of=lambda s: np.eye(len(s))[s.argmax(-1)]),
-    layer_by_loop(weights_of=lambda s: softmax_by_rows(s).T),
     layer_by_loop(join=lambda heads: np.hstack(heads[::-1])),
     layer_by_loop(biases=(-1, 1)),
     layer_by_loop(biases=(1, 2)),

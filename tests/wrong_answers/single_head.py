@@ -142,6 +142,9 @@ ROW_OUTPUT_NEW = [
     lambda w, v: np.cumsum(w[:, None] * v, axis=0),
     lambda w, v: (w @ v).astype(int),
     lambda w, v: (w.round(1)) @ v,
+    lambda w, v: (w @ v).round(3),
+    lambda w, v: (w @ v).round(4),
+    lambda w, v: (w @ v).round(7),
     lambda w, v: (w @ v, w),
     lambda w, v: (w @ v).tolist()[:1],
     lambda w, v: w[1:] @ v[1:],
@@ -269,6 +272,20 @@ SELF_ATTENTION = {
     "queries in place of values": [attend_by_loop(root, give=lambda q, k, v: q)],
     "keys not projected": [
         lambda x, q, k, v: attend_by_loop(root, find=lambda *_: list(x))(x, q, k, v),
+    ],
+    "neither queries nor keys projected": [
+        lambda x, q, k, v: attend_by_loop(root, ask=lambda *_: list(x), find=lambda *_: list(x))(
+            x, q, k, v
+        ),
+        lambda x, q, k, v: F.scaled_dot_product_attention(
+            *map(torch.from_numpy, (x, x, x @ v.T))
+        ).numpy(),
+        lambda x, q, k, v: np.array([loop_softmax(row.tolist()) for row in x @ x.T]) @ x @ v.T,
+    ],
+    "keys reshaped, not transposed": [
+        lambda x, q, k, v: (
+            naive((x @ q.T) @ (x @ k.T).ravel().reshape(-1, len(x)) / math.sqrt(len(q))) @ (x @ v.T)
+        ),
     ],
     "no softmax": [attend_by_loop(root, weigh=list), by_einsum(normalise=lambda scores: scores)],
     "scaled after the softmax": [
@@ -642,7 +659,7 @@ def agrees(attention, *arrays):
 
 def good_attention_test(attention):
     agrees(attention, *inputs(4, 4, 3, 2))
-    agrees(attention, *inputs(2, 6, 3, 2))
+    agrees(attention, *inputs(2, 6, 5, 2))
 
 
 def good_test_with_fewer_queries_only(attention):
@@ -673,6 +690,19 @@ def good_test_of_integers(attention):
     value = np.array([[1, 2, 4], [3, 1, 0], [0, 5, 1]])
     agrees(attention, query, key, value)
     agrees(attention, np.vstack([query, query[:1] + 1]), key, value)
+    agrees(attention, value, value[:2], query)
+
+
+def good_test_with_one_width(attention):
+    for length in (3, 5):
+        agrees(attention, *inputs(length, 5, 4, 2))
+
+
+def equal_queries_and_keys(attention):
+    query, key = np.array([[1, 0], [0, 1], [1, -1]]), np.array([[1, 2], [0, 1], [-1, 1], [2, 1]])
+    value = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 10], [0, 1, 0]])
+    agrees(attention, query, key, value)
+    agrees(attention, key, key, value)
 
 
 def good_test_with_dtype(attention):
@@ -688,7 +718,7 @@ ATTENTION_TEST_RIGHT = [
     good_test_in_two_parts,
     good_test_of_integers,
     good_test_with_dtype,
-    lambda attention: [agrees(attention, *inputs(n, 3, 5, 2)) for n in (2, 3)],
+    lambda attention: [agrees(attention, *inputs(n, 3, 2 * n, 2)) for n in (2, 3)],
 ]
 
 
@@ -752,14 +782,31 @@ ATTENTION_TEST = {
         compares(*inputs(5, 7, 4, 2, size=300)),
     ],
     "width 1": [compares(*inputs(5, 6, 1, 3))],
-    "d_v equal to d_k": [compares(*inputs(3, 5, 4, 4))],
-    "all sizes equal": [compares(*inputs(5, 5, 5, 5))],
+    "d_v equal to d_k": [
+        compares(*inputs(3, 5, 4, 4)),
+        lambda attention: [agrees(attention, *inputs(n, 5, n, n)) for n in (3, 4, 5)],
+    ],
+    "all sizes equal": [
+        compares(*inputs(5, 5, 5, 5)),
+        lambda attention: [agrees(attention, *inputs(n, n, n, n)) for n in (2, 3)],
+    ],
     "no case with as many queries as keys": [
         good_test_with_fewer_queries_only,
+        equal_queries_and_keys,
+        lambda attention: [agrees(attention, *inputs(2, 4, d, 3)) for d in (5, 6)],
         compares(*inputs(7, 3, 5, 2)),
     ],
+    "one width only": [
+        good_test_with_one_width,
+        lambda attention: [agrees(attention, *inputs(n, 3, 5, 2)) for n in (2, 3)],
+        lambda attention: [agrees(attention, *inputs(n, 7, 64, 2)) for n in (5, 7)],
+    ],
     "NaN passes": [finds_no_difference, finds_none_above],
-    "only as many queries as keys": [compares(*inputs(6, 6, 4, 3)), compares(*inputs(4, 4, 3, 2))],
+    "only as many queries as keys": [
+        compares(*inputs(6, 6, 4, 3)),
+        compares(*inputs(4, 4, 3, 2)),
+        lambda attention: [agrees(attention, *inputs(5, 5, d, 2)) for d in (3, 4)],
+    ],
     "only the last row": [compares(*inputs(5, 5, 4, 2), look=lambda output: output[-1])],
     "only a part of the output": [
         compares(*inputs(3, 4, 5, 2), look=lambda output: output[0, 0]),
@@ -895,7 +942,7 @@ def attention_true(attention):
 
 
 def attention_value_error(attention):
-    for arrays in inputs(2, 6, 3, 2), inputs(4, 4, 3, 2):
+    for arrays in inputs(2, 6, 3, 2), inputs(4, 4, 5, 2):
         if not np.allclose(attention(*arrays), expected_output(*arrays)):
             raise ValueError("wrong")
 
