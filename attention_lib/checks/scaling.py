@@ -54,12 +54,27 @@ spread = PredictValue(
             WIDTH,
         ),
         Mistake(
-            "divided by the root already",
-            "That is the deviation after dividing by the root of 25. The question is about the "
-            "dot product itself.",
-            1,
+            "the deviation of one component",
+            "The dot product is a sum of 25 products: it spreads further than a component does.",
             DEVIATION,
+        ),
+        Mistake(
+            "divided by the root already",
+            "That is the deviation after dividing by the root of 25, which is also that of a "
+            "single product. The question is about the dot product itself.",
             DEVIATION**2,
+        ),
+        Mistake(
+            "the deviation that the root brings for standard components",
+            "Nothing is divided here, and these components do not have deviation 1.",
+            1,
+        ),
+        Mistake(
+            "two variances added, not multiplied",
+            "4 + 4 is the variance of the sum of two components. Here they are multiplied, and "
+            "both have mean 0.",
+            np.sqrt(WIDTH * (DEVIATION**2 + DEVIATION**2)),
+            WIDTH * (DEVIATION**2 + DEVIATION**2),
         ),
     ),
     hints=(
@@ -243,6 +258,12 @@ product_variance = WriteFunction(
             lambda ma, va, mb, vb: va * vb + vb * ma**2,
         ),
         Mistake(
+            "means added before squaring",
+            "Each mean is squared alone, and multiplies the variance of the other factor.",
+            lambda ma, va, mb, vb: va * vb + (ma + mb) ** 2,
+            lambda ma, va, mb, vb: va * vb + (va + vb) * (ma + mb) ** 2,
+        ),
+        Mistake(
             "product of the variances left out",
             "The two terms with the means are there. Where both means are 0, something is left.",
             lambda ma, va, mb, vb: va * mb**2 + vb * ma**2,
@@ -370,14 +391,25 @@ def _weights(query, key, *, scale=lambda q, k: q.shape[-1] ** -0.5):
 
 def _weights_by_einsum(query, key):
     query, key = (np.asarray(x, dtype=float) for x in (query, key))
-    exponentials = np.exp(np.einsum("qd,kd->qk", query / np.sqrt(query.shape[-1]), key))
+    scores = np.einsum("qd,kd->qk", query / np.sqrt(query.shape[-1]), key)
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def _weights_by_pairs(query, key):
+def _weights_by_logarithms(query, key):
     query, key = (np.asarray(x, dtype=float) for x in (query, key))
     scores = query @ key.T / query.shape[-1] ** 0.5
-    return 1 / np.exp(scores[:, None, :] - scores[:, :, None]).sum(axis=-1)
+    return np.exp(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
+
+
+class _RootOfFirstWidth:
+    """Divides by the root of the first width that it meets. Every test gets a fresh copy of it."""
+
+    width = None
+
+    def __call__(self, query, key):
+        self.width = self.width or np.shape(query)[-1]
+        return _weights(query, key, scale=lambda q, k: self.width**-0.5)
 
 
 def _vectors(length, keys, width):
@@ -387,7 +419,9 @@ def _vectors(length, keys, width):
 
 USUAL, WIDTH_ONE, WIDTH_FOUR = _vectors(3, 5, 7), _vectors(3, 5, 1), _vectors(3, 5, 4)
 WIDTH_64 = _vectors(3, 5, 64)
-KEYS_AS_WIDTH, QUERIES_AS_WIDTH, SQUARE = _vectors(3, 7, 7), _vectors(7, 5, 7), _vectors(7, 7, 7)
+KEYS_AS_WIDTH = _vectors(3, 7, 7), _vectors(3, 6, 6)
+QUERIES_AS_WIDTH = _vectors(7, 5, 7), _vectors(6, 5, 6)
+SQUARE = _vectors(7, 7, 7), _vectors(6, 6, 6)
 
 
 def _compare(*inputs):
@@ -417,13 +451,20 @@ def _compare_with_itself(weights):
     np.testing.assert_allclose(weights(*USUAL), weights(*USUAL))
 
 
+def _compare_doubled(weights):
+    """Every component twice: the scores grow by the root of 2. True of any constant times it."""
+    query, key = USUAL
+    twice = (np.concatenate([x, x], axis=-1) for x in (query, key))
+    np.testing.assert_allclose(weights(*twice), weights(2**0.5 * query, key))
+
+
 scale_test = CatchFaults(
     level=3,
     trains="a test that tells one divisor from another",
     right={
         "in NumPy": _weights,
         "with einsum, queries divided first": _weights_by_einsum,
-        "one weight at a time": _weights_by_pairs,
+        "through logarithms": _weights_by_logarithms,
     },
     faults=(
         Mistake(
@@ -461,6 +502,16 @@ scale_test = CatchFaults(
             "Give the function another number of queries than the width.",
             partial(_weights, scale=lambda q, k: len(q) ** -0.5),
         ),
+        Mistake(
+            "divided by the root of the first width that it met",
+            "With one width only, nobody can tell a constant from a root. Use two widths.",
+            _RootOfFirstWidth(),
+        ),
+        Mistake(
+            "divided by the root of three times the width",
+            "A factor too much for every width. Compare the weights themselves with numbers.",
+            partial(_weights, scale=lambda q, k: (3 * q.shape[-1]) ** -0.5),
+        ),
     ),
     mistakes=(
         Mistake(
@@ -494,23 +545,40 @@ scale_test = CatchFaults(
         Mistake(
             "as many keys as the width",
             "Then the root of the number of keys is right by luck. Make all sizes different.",
-            _compare(KEYS_AS_WIDTH),
+            _compare(*KEYS_AS_WIDTH),
+            _compare(KEYS_AS_WIDTH[0]),
         ),
         Mistake(
             "as many queries as the width",
             "Then the root of the number of queries is right by luck. Make all sizes different.",
-            _compare(QUERIES_AS_WIDTH),
+            _compare(*QUERIES_AS_WIDTH),
+            _compare(QUERIES_AS_WIDTH[0]),
         ),
         Mistake(
             "all sizes equal",
             "Then nobody can tell which size the divisor is taken from. Make all sizes different.",
-            _compare(SQUARE),
+            _compare(*SQUARE),
+            _compare(SQUARE[0]),
+        ),
+        Mistake(
+            "only one width counts",
+            "A function that keeps the root of your first width for all others passes. Compare "
+            "numbers for a second width, with components of ordinary size: where they are very "
+            "large, one weight is 1 whatever the scale.",
+            _compare(USUAL),
+        ),
+        Mistake(
+            "a factor that is too much for every width passes",
+            "A comparison of the function with itself does not show it, nor does a loose bound. "
+            "Compare the weights with numbers that you worked out.",
+            _compare_doubled,
         ),
     ),
     hints=(
         "Which of these survive a wrong scale: the shape, the sum of a row, the place of the "
         "largest weight, the weights themselves?",
-        "Choose different sizes for queries, keys and width, none of them 1, and not width 4.",
+        "Choose different sizes for queries, keys and width, none of them 1, and two widths. The "
+        "widths 4 and 64 have roots that some function uses as a constant.",
         "Compute softmax(query @ key.T / np.sqrt(width)) in the test, and compare with "
         "np.allclose.",
     ),

@@ -13,11 +13,14 @@ SPREAD = {
     "the components' deviation counted once": [10.0, np.int64(10)],
     "deviations added, not variances": [100.0, 50],
     "the width itself": [25.0],
-    "divided by the root already": [1.0, 2, np.array(4.0)],
+    "the deviation of one component": [2, np.float32(2)],
+    "divided by the root already": [4, np.array(4.0)],
+    "the deviation that the root brings for standard components": [1.0],
+    "two variances added, not multiplied": [math.sqrt(200), 14.14, 200],
 }
 SPREAD_RIGHT = [20, 20.0, np.float32(20), np.array(20), math.sqrt(400)]
 SPREAD_NEW = [
-    0, 40, 200, 12.5, 6.25, -20, 21, 19, 1600, 0.05, math.nan, math.inf, (20,), [20], "20",
+    0, 40, 8, 12.5, 6.25, -20, 21, 19, 1600, 0.05, math.nan, math.inf, (20,), [20], "20",
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- scale_fault
@@ -151,6 +154,10 @@ PRODUCT_VARIANCE = {
         lambda ma, va, mb, vb: from_moments(0, va, mb, vb),
         lambda ma, va, mb, vb: from_moments(ma, va, 0, vb),
     ],
+    "means added before squaring": [
+        lambda ma, va, mb, vb: from_moments(0, va, 0, vb) + ma**2 + 2 * ma * mb + mb**2,
+        lambda ma, va, mb, vb: va * vb + va * (ma + mb) ** 2 + vb * (mb + ma) ** 2,
+    ],
     "product of the variances left out": [
         lambda ma, va, mb, vb: from_moments(ma, va, mb, vb) - va * vb,
     ],
@@ -171,6 +178,8 @@ PRODUCT_VARIANCE_NEW = [
     lambda ma, va, mb, vb: from_moments(ma, va**0.5, mb, vb**0.5),
     lambda ma, va, mb, vb: (va * vb) ** 0.5,
     lambda ma, va, mb, vb: va * vb + (ma * mb) ** 2,
+    lambda ma, va, mb, vb: from_moments(ma, va, mb, vb) + 2 * ma * mb,
+    lambda ma, va, mb, vb: (va - ma**2) * (vb - mb**2) + (ma * mb) ** 2,
     lambda ma, va, mb, vb: str(from_moments(ma, va, mb, vb)),
     lambda ma, va, mb, vb: [from_moments(ma, va, mb, vb)],
     lambda ma, va, mb, vb: np.ones_like(ma),
@@ -258,15 +267,32 @@ def expected(query, key):
 
 
 def good_scale_test(weights):
-    np.testing.assert_allclose(weights(Q, K), expected(Q, K), atol=1e-9)
+    for width in 3, 2:
+        query, key = Q[:, :width], K[:, :width]
+        np.testing.assert_allclose(weights(query, key), expected(query, key), atol=1e-9)
 
 
 def good_scale_test_by_hand(weights):
-    """Nine numbers wide: the root is 3, and ln 2 of score doubles a weight."""
-    key = np.zeros((2, 9))
-    key[0, 0] = 3 * math.log(2)
-    assert abs(weights(np.eye(9)[:1], key)[0][0] - 2 / 3) < 1e-9
-    good_scale_test(weights)
+    """With a width of a square the root is whole, and ln 2 of score doubles a weight."""
+    for width, root in (9, 3), (25, 5):
+        key = np.zeros((3, width))
+        key[0, 0] = root * math.log(2)
+        assert abs(weights(np.eye(width)[:2], key)[0][0] - 1 / 2) < 1e-9
+
+
+def good_scale_test_by_spread(weights):
+    """The logarithms of the weights are the scores, apart from a shift of each row."""
+    for width in 100, 50:
+        query, key = draw(2, 300, width)
+        logs = np.log(weights(query, key[:200]))
+        assert 0.9 < (logs - logs.mean(axis=1, keepdims=True)).std() < 1.1
+
+
+def good_scale_test_with_large_numbers(weights):
+    for size in 20, 25, 30, 40:
+        for width in 6, 10:
+            query, key = size * draw(3, width), size * draw(5, width)
+            np.testing.assert_allclose(weights(query, key), expected(query, key))
 
 
 def draw(*shape):
@@ -279,6 +305,32 @@ def compare(length, keys, width):
         assert np.abs(weights(query, key) - expected(query, key)).max() < 1e-7
 
     return test
+
+
+def compare_both(one, other):
+    """The first test, then the second."""
+    return lambda weights: (one(weights), other(weights))
+
+
+def same_key_twice(weights):
+    """A key of twice the size against the query of twice the size."""
+    query, key = draw(2, 3), draw(4, 3)
+    wide = np.repeat(query, 4, axis=-1), np.repeat(key, 4, axis=-1)
+    assert np.allclose(weights(*wide), weights(2 * query, key))
+
+
+def too_large_to_count(weights):
+    """The second width is there, but its scores make one weight 1."""
+    compare(3, 5, 6)(weights)
+    query, key = 1e4 * draw(3, 10), 1e4 * draw(5, 10)
+    assert np.allclose(weights(query, key), expected(query, key))
+
+
+def loose_bound(weights):
+    for width in 100, 196:
+        query, key = draw(2, 300, width)
+        largest = np.asarray(weights(query[:40], key[:10])).max(axis=1).mean()
+        assert 0.17 < largest < 0.39
 
 
 def only_winner(weights):
@@ -300,16 +352,50 @@ def only_repeats(weights):
     assert np.array_equal(weights(Q, K), weights(Q, K))
 
 
+def one_width_by_hand(weights):
+    """Nine numbers wide: the root is 3, and ln 2 of score doubles a weight."""
+    key = np.zeros((2, 9))
+    key[0, 0] = 3 * math.log(2)
+    assert abs(weights(np.eye(9)[:1], key)[0][0] - 2 / 3) < 1e-9
+
+
+def one_key(weights):
+    assert np.allclose(weights(Q, K[:1]), 1)
+
+
+def zeros(weights):
+    assert np.allclose(weights(0 * Q, K), 1 / 6)
+
+
 SCALE_TEST = {
-    "an assertion that no fault breaks": [only_winner, only_sums, only_order, only_repeats],
+    "an assertion that no fault breaks": [
+        only_winner, only_sums, only_order, only_repeats, one_key, zeros,
+    ],
     "width 1": [compare(2, 3, 1)],
     "width 4": [compare(2, 3, 4)],
     "width 64": [compare(2, 3, 64)],
-    "as many keys as the width": [compare(2, 5, 5)],
-    "as many queries as the width": [compare(5, 3, 5)],
-    "all sizes equal": [compare(5, 5, 5)],
-}
-SCALE_TEST_RIGHT = [good_scale_test, good_scale_test_by_hand, compare(2, 3, 5)]
+    "as many keys as the width": [
+        compare(2, 5, 5),
+        compare_both(compare(2, 5, 5), compare(3, 6, 6)),
+    ],
+    "as many queries as the width": [
+        compare(5, 3, 5),
+        compare_both(compare(5, 3, 5), compare(6, 4, 6)),
+    ],
+    "all sizes equal": [compare(5, 5, 5), compare_both(compare(5, 5, 5), compare(6, 6, 6))],
+    "only one width counts": [
+        compare(2, 3, 5), compare(3, 5, 6), compare(3, 5, 12), compare(3, 5, 32),
+        one_width_by_hand, too_large_to_count,
+    ],
+    "a factor that is too much for every width passes": [same_key_twice, loose_bound],
+}  # fmt: skip
+SCALE_TEST_RIGHT = [
+    good_scale_test,
+    good_scale_test_by_hand,
+    good_scale_test_by_spread,
+    good_scale_test_with_large_numbers,
+    compare_both(compare(2, 3, 5), compare(2, 3, 6)),
+]
 
 
 def wants_no_scale(weights):
@@ -339,10 +425,6 @@ def two_of_the_faults(weights):
     assert np.allclose(weights(draw(4, 4), draw(4, 4)), expected(draw(4, 4), draw(4, 4)))
 
 
-def one_key(weights):
-    assert np.allclose(weights(Q, K[:1]), 1)
-
-
 def never_calls(weights):
     assert np.allclose(expected(Q, K).sum(-1), 1)
 
@@ -357,10 +439,6 @@ def stops(weights):
 
 def three_arguments(weights):
     assert weights(Q, K, K).shape == (2, 6)
-
-
-def zeros(weights):
-    assert np.allclose(weights(0 * Q, K), 1 / 6)
 
 
 SCALE_TEST_NEW = [
