@@ -1,6 +1,7 @@
 """The exercises of chapter 8, retrieval: references, cases, known mistakes, hints."""
 
 import math
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -87,9 +88,10 @@ table_weight = PredictValue(
             1 / (1 + (SLOTS - 1) * math.exp(-LEAD / 4)),
         ),
         Mistake(
-            "one slot too many",
+            "one slot too many or too few",
             "The right slot is one of the 16, so 15 are left.",
             1 / (1 + SLOTS * math.exp(-LEAD)),
+            1 / (1 + (SLOTS - 2) * math.exp(-LEAD)),
         ),
     ),
     hints=(
@@ -250,7 +252,8 @@ reverse = WriteFunction(
         ),
         Mistake(
             "one place off",
-            "Places count from 0, so the last one is length - 1. Query 0 looks behind the end.",
+            "Places count from 0, so the last one is length - 1. These queries look one place "
+            "beside the right one.",
             lambda n, t: _reverse(n, t, lambda i, n: n - i),
             lambda n, t: _reverse(n, t, lambda i, n: n - 2 - i),
             lambda n, t: _reverse(n, t, lambda i, n: (n - i) % n),
@@ -469,6 +472,11 @@ sort = WriteFunction(
             "The weights of each row must sum to 1; here those of each column do.",
             lambda x, t: softmax(-np.abs(np.arange(len(x))[:, None] - _ranks(x)) / t, axis=0),
         ),
+        Mistake(
+            "the farthest key wins",
+            "The sign is turned: a larger distance needs a smaller score.",
+            lambda x, t: softmax(np.abs(np.arange(len(x))[:, None] - _ranks(x)) / t),
+        ),
     ),
     hints=(
         "For 3 1 2 the ranks are 2 0 1, but np.argsort gives 1 2 0.",
@@ -527,6 +535,25 @@ def _only(tokens, right, end):
     return kept
 
 
+def _other_rows(right):
+    """The marks of each column below the diagonal turned upside down."""
+    moved = np.zeros_like(right)
+    for j in range(1, len(right)):
+        moved[j:, j] = right[j:, j][::-1]
+    return moved
+
+
+def _exchanged(right):
+    """Two marks in each other's columns, so that all sums stay; where none can, in other rows."""
+    for (i, j), (k, m) in combinations(np.argwhere(right), 2):
+        if m <= i and not right[i, m] and not right[k, j]:
+            moved = right.copy()
+            moved[[i, k], [j, m]] = False
+            moved[[i, k], [m, j]] = True
+            return moved
+    return _other_rows(right)
+
+
 def _shifted_matches(tokens):
     """Behind every copy, in the future, too."""
     marked = np.zeros((len(tokens), len(tokens)), dtype=bool)
@@ -553,6 +580,14 @@ def _is_square(mark):
     assert np.shape(mark(TEXT)) == (7, 7)
 
 
+def _marked_places(mark):
+    assert mark(TEXT)[_by_arrays(TEXT)].all()
+
+
+def _unmarked_places(mark):
+    assert not mark(TEXT)[~_by_arrays(TEXT)].any()
+
+
 induction_test = CatchFaults(
     level=3,
     trains="a test for a rule about earlier tokens",
@@ -564,7 +599,8 @@ induction_test = CatchFaults(
     faults=(
         Mistake(
             "marks the copies themselves",
-            "Use a text in which a token comes back, and compare with what you expect.",
+            "Use a text in which a token comes back, and compare place by place with what you "
+            "expect.",
             _wrong(lambda t, right: np.tril(_equal(t), -1)),
         ),
         Mistake(
@@ -574,7 +610,8 @@ induction_test = CatchFaults(
         ),
         Mistake(
             "sees the future",
-            "Use a text in which a token has a later copy, and look at its first row.",
+            "Of a token with a later copy the first row is wrong: it marks a place in the future. "
+            "Such a row must be in your text, and so must the places without a mark.",
             _wrong(lambda t, right: _shifted_matches(t)),
         ),
         Mistake(
@@ -585,12 +622,14 @@ induction_test = CatchFaults(
         ),
         Mistake(
             "first copy only",
-            "Use a text in which one token stands three times.",
+            "Of a token that stands three times one place is missing. Use such a text, and ask "
+            "for every mark.",
             _wrong(lambda t, right: _only(t, right, 0)),
         ),
         Mistake(
             "last copy only",
-            "Use a text in which one token stands three times.",
+            "Of a token that stands three times one place is missing. Use such a text, and ask "
+            "for every mark.",
             _wrong(lambda t, right: _only(t, right, -1)),
         ),
         Mistake(
@@ -611,8 +650,14 @@ induction_test = CatchFaults(
         ),
         Mistake(
             "everything before marked",
-            "Use a text with several tokens.",
+            "Use a text with several tokens, and look at the places without a mark as well.",
             _wrong(lambda t, right: np.tril(np.ones_like(right)) & (np.arange(len(t)) > 0)),
+        ),
+        Mistake(
+            "marks at other places",
+            "The sums of the rows or of the columns are right here, the places are not. Compare "
+            "place by place.",
+            _wrong(lambda t, right: _exchanged(right)),
         ),
     ),
     mistakes=(
@@ -647,6 +692,26 @@ induction_test = CatchFaults(
             "number of marks only",
             "A transposed result has as many marks. Compare place by place.",
             _compares(look=np.sum),
+        ),
+        Mistake(
+            "marked places only",
+            "A version that marks too much passes. Compare every place, True and False alike.",
+            _marked_places,
+        ),
+        Mistake(
+            "unmarked places only",
+            "A version that marks too little passes. Compare every place, True and False alike.",
+            _unmarked_places,
+        ),
+        Mistake(
+            "sums of the rows only",
+            "Marks in other columns have the same sums. Compare place by place.",
+            _compares(look=lambda marked: marked.sum(axis=1)),
+        ),
+        Mistake(
+            "sums of the columns only",
+            "Marks at other places have the same sums. Compare place by place.",
+            _compares(look=lambda marked: marked.sum(axis=0)),
         ),
         Mistake(
             "last row only",
