@@ -9,12 +9,17 @@ from attention_lib.lookup import softmax
 
 # ---------------------------------------------------------------------------- ring_bytes
 
-RANKS, LENGTH, WIDTH, NUMBER = 4, 4096, 256, 2  # processes, positions, all heads, bytes
+RANKS, LENGTH, WIDTH, NUMBER = 4, 4096, 256, 2  # ranks, positions, all heads, bytes
 
 
 def _ring_bytes():
     slice_length = LENGTH // RANKS
     return (RANKS - 1) * 2 * slice_length * WIDTH * NUMBER
+
+
+def _with_backward(gradients):
+    """Bytes of the backward pass, for gradients so many times as large as what they belong to."""
+    return _ring_bytes() + gradients * RANKS * _ring_bytes() // (RANKS - 1)
 
 
 ring_bytes = PredictValue(
@@ -24,20 +29,20 @@ ring_bytes = PredictValue(
     mistakes=(
         Mistake(
             "one step too many",
-            "These are as many sends as there are processes. After the last use of a slice nobody "
+            "These are as many sends as there are ranks. After the last use of a slice nobody "
             "needs it any more.",
             RANKS * _ring_bytes() // (RANKS - 1),
         ),
         Mistake(
             "one step alone",
-            "That is one send. A process passes on three slices: its own, and those that came to "
-            "it, but for the last.",
+            "That is one send. A rank passes on three slices: its own, and those that came to it, "
+            "but for the last.",
             _ring_bytes() // (RANKS - 1),
         ),
         Mistake(
             "four times too much",
             "That is what all four send, or the whole sequence sent at every step. The question is "
-            "about one process, which sends a slice at a time.",
+            "about one rank, which sends a slice at a time.",
             RANKS * _ring_bytes(),
         ),
         Mistake(
@@ -71,14 +76,26 @@ ring_bytes = PredictValue(
         ),
         Mistake(
             "the backward pass too",
-            "These are three sends, three more in the backward pass, and the gradients of four "
-            "slices. The question is about the forward pass.",
-            (3 * RANKS - 2) * _ring_bytes() // (RANKS - 1),
+            "The backward pass is in it: three more sends, and the gradients of four slices. The "
+            "question is about the forward pass.",
+            _with_backward(gradients=2) + _ring_bytes(),
+            _with_backward(gradients=1) + _ring_bytes(),
         ),
         Mistake(
-            "in megabytes",
-            "The size is right, the unit is not: the question is for bytes.",
+            "the backward pass alone",
+            "These are three sends and the gradients of four slices, the bytes of the backward "
+            "pass. The question is about the forward pass.",
+            _with_backward(gradients=2),
+            _with_backward(gradients=1),
+        ),
+        Mistake(
+            "in another unit",
+            "Counted in megabytes, kilobytes or bits the size is right. The question is for bytes.",
             _ring_bytes() / 1e6,
+            _ring_bytes() / 2**20,
+            _ring_bytes() / 1e3,
+            _ring_bytes() / 2**10,
+            8 * _ring_bytes(),
         ),
         Mistake(
             "more than keys and values",
@@ -90,7 +107,7 @@ ring_bytes = PredictValue(
         ),
     ),
     hints=(
-        "How many positions are in a slice, and how many slices does one process send on?",
+        "How many positions are in a slice, and how many slices does one rank send on?",
         "A slice has 1024 keys and 1024 values of 256 numbers, of two bytes each.",
         "2 * 1024 * 256 * 2 bytes in a step, and three steps.",
     ),
@@ -249,7 +266,8 @@ merge_slices = WriteFunction(
     hints=(
         "How much of the sum of exponentials over all keys belongs to each part?",
         "exp(lse) is the sum of a part. Its share is exp(lse) divided by the sum over the parts.",
-        "That is softmax(lses, axis=0): (parts, queries). Give it an axis for the width.",
+        "These shares, (parts, queries), are the softmax over the parts: e = np.exp(lses - "
+        "lses.max(axis=0)), divided by e.sum(axis=0). Give them an axis for the width.",
     ),
 )
 
@@ -392,7 +410,7 @@ def _rank_cases():
 
     for label, sizes in SLICES.items():
         for rank in sorted({0, min(1, sizes[0] - 1), sizes[0] - 1}):
-            yield Case(f"{label}, rank {rank}", *arrays(*sizes), rank)
+            yield Case(f"{label}: rank {rank}", *arrays(*sizes), rank)
     query, keys, values = arrays(3, 2, 2, 2)
     yield Case("float32", *(np.float32(x) for x in (query, keys, values)), 1)
     yield Case("large scores (overflow)", 40 * query, 40 * keys, values, 1, extreme=True)

@@ -86,7 +86,7 @@ patch_tokens = PredictValue(
 SIZES = {
     (1, 1, 1, 2): "a single patch",
     (1, 1, 2, 2): "two patches side by side",
-    (1, 2, 1, 2): "two patches, one above the other",
+    (1, 2, 1, 2): "one patch above the other",
     (1, 2, 2, 2): "all sizes equal but the batch",
     (2, 2, 2, 2): "all sizes equal",
     (2, 3, 2, 1): "patches of one pixel",
@@ -286,6 +286,7 @@ def _maps():
     yield Case("no patch", images, weights, 2, 0)
     signs = np.array([[-5.0, 1, 4, -2], [3, -8, -7, 6]]) / 16
     yield Case("weights below 0", images, signs, 2, 2)
+    yield Case("weights below -1", images, -2 - weights, 2, 3)
 
 
 def _with(images, chosen, side, erase=True):
@@ -351,6 +352,30 @@ def _first_pixel(images, weights, side, count):
     return result
 
 
+def _taken_set_to(number):
+    """The largest weight again and again, each taken one set to a number."""
+
+    def erase(images, weights, side, count):
+        chosen, left = np.zeros(weights.shape, dtype=bool), np.array(weights)
+        for _ in range(count):
+            largest = left.argmax(axis=1)[:, None]
+            np.put_along_axis(chosen, largest, True, axis=1)
+            np.put_along_axis(left, largest, number, axis=1)
+        return _with(images, chosen, side)
+
+    return erase
+
+
+def _strips(images, weights, side, count):
+    """Erases patches of an image that was reshaped at once."""
+    patches = images.reshape(*weights.shape, side**2)
+    return (
+        np.where(_top(weights, count)[..., None], 0, patches)
+        .astype(images.dtype)
+        .reshape(images.shape)
+    )
+
+
 def _largest_of_all(images, weights, side, count):
     ranks = np.argsort(np.argsort(-weights, axis=None)).reshape(weights.shape)
     return _with(images, ranks < count, side)
@@ -412,6 +437,19 @@ erase = WriteFunction(
             "sign of the weights left out",
             "A weight below 0 is smaller than any above 0, however far from 0 it lies.",
             lambda images, weights, side, count: _erase(images, abs(weights), side, count),
+        ),
+        Mistake(
+            "a taken weight set to 0 or -1",
+            "Where all weights are smaller still, the patch that was taken is the largest again, "
+            "and goes twice. Set its weight to -np.inf.",
+            _taken_set_to(0),
+            _taken_set_to(-1),
+        ),
+        Mistake(
+            "strips in place of squares",
+            "The image was reshaped at once, so a patch is a piece of a line. It is a square: "
+            "exercise 11.2.",
+            _strips,
         ),
         Mistake(
             "squares one pixel apart",
@@ -527,7 +565,7 @@ def _sum_of_layers(weights):
 
 def _layer_cases():
     rng = np.random.default_rng(13)
-    yield Case("one layer, one head", np.array([[[[0.75, 0.25], [0.5, 0.5]]]]))
+    yield Case("one layer of one head", np.array([[[[0.75, 0.25], [0.5, 0.5]]]]))
     sizes = {
         (1, 2, 2, 2): "two heads",
         (2, 1, 2, 2): "two layers",
@@ -608,6 +646,12 @@ roll_out = WriteFunction(
             "Only one layer was used. Multiply all of them.",
             partial(_roll, layers=slice(-1, None)),
             partial(_roll, layers=slice(0, 1)),
+        ),
+        Mistake(
+            "two layers alone",
+            "Only two layers were used. Multiply all of them, however many there are.",
+            partial(_roll, layers=slice(-2, None)),
+            partial(_roll, layers=slice(0, 2)),
         ),
         Mistake(
             "multiplied place by place",
@@ -769,7 +813,7 @@ patch_test = CatchFaults(
             _of_arrays(_every_other),
         ),
         Mistake(
-            "turned, then reshaped",
+            "reshaped after a turn",
             "The shape is right, the numbers are not. Compare numbers.",
             _of_arrays(_turned_first),
         ),

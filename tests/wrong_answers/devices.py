@@ -19,8 +19,9 @@ RING_BYTES = {
     "the queries travel too": [4.5 * STEP],
     "twice as much": [6.0 * STEP, 3 * 4096 * 256 * 2],
     "all keys once": [2.0 * STEP, 4096 * 256 * 2],
-    "the backward pass too": [(3 + 3 + 4) * STEP],
-    "in megabytes": [3.145728],
+    "the backward pass too": [(3 + 3 + 4 * 2) * STEP, 14680064, (3 + 3 + 4) * STEP],
+    "the backward pass alone": [(3 + 4 * 2) * STEP, 11534336, (3 + 4) * STEP],
+    "in another unit": [3.145728, 3, 3.0, 3145.728, 3072, 24 * STEP, 25165824],
     "more than keys and values": [
         3.0 * (STEP + 72),
         3.0 * (STEP + 8 * 1024),
@@ -29,9 +30,8 @@ RING_BYTES = {
 }
 RING_BYTES_RIGHT = [3 * STEP, 3.0 * STEP, np.int64(3 * STEP)]
 RING_BYTES_NEW = [
-    0, 1, 3, 3.0, 3 * (STEP + 64), 24 * STEP, STEP / 2, 3 * STEP + 1,
-    -3 * STEP, 3072, math.nan, math.inf, str(3 * STEP), (3 * STEP,),
-    [3 * STEP], True, 8 * STEP, 3 * STEP / 1024,
+    0, 1, 3 * (STEP + 64), STEP / 2, 3 * STEP + 1, -3 * STEP, 3 * STEP / 4096, math.nan, math.inf,
+    str(3 * STEP), (3 * STEP,), [3 * STEP], True, 8 * STEP, 9 * STEP, 3.1,
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- merge_slices

@@ -262,6 +262,28 @@ def of_the_sum(weights, count):
     return [(n, i) for n in range(len(weights)) for i in order]
 
 
+def taken_to(number):
+    """argmax again and again; `number(row)` stands in for a weight that was taken."""
+
+    def choose(weights, count):
+        chosen = []
+        for n, row in enumerate(weights.tolist()):
+            for _ in range(count):
+                i = row.index(max(row))
+                row[i] = number
+                chosen.append((n, i))
+        return chosen
+
+    return choose
+
+
+def cut_into_strips(images, weights, patch_size, count):
+    result = images.copy()
+    for n, i in largest(weights, count):
+        result[n].reshape(-1, patch_size**2)[i] = 0
+    return result
+
+
 def corner_only(images, weights, patch_size, count):
     result, columns = images.copy(), images.shape[2] // patch_size
     for n, i in largest(weights, count):
@@ -293,10 +315,12 @@ ERASE = {
     "sorted along the images": [by_squares(along_the_batch)],
     "everything erased for count 0": [last_of_order],
     "sign of the weights left out": [by_squares(lambda w, count: largest(np.abs(w), count))],
+    "a taken weight set to 0 or -1": [by_squares(taken_to(0)), by_squares(taken_to(-1))],
+    "strips in place of squares": [cut_into_strips],
     "squares one pixel apart": [by_slices(lambda side: 1, lambda x: x.shape[2])],
     "columns counted from the height": [by_slices(lambda side: side, lambda x: x.shape[1])],
 }
-ERASE_RIGHT = [right_erase, erase_by_patches]
+ERASE_RIGHT = [right_erase, erase_by_patches, by_squares(taken_to(-math.inf))]
 
 
 def in_place(images, weights, patch_size, count):
@@ -396,6 +420,7 @@ ROLL_OUT = {
         by_paths(lambda a: half_mean(a[-1:])),
     ],
     "one layer alone": [lambda w: half_mean(w[-1]), lambda w: half_mean(w[0])],
+    "two layers alone": [lambda w: right_rollout(w[-2:]), lambda w: right_rollout(w[:2])],
     "multiplied place by place": [elementwise, elementwise_from_identity],
     "halved once, at the end": [lambda w: with_eye(w, 1) / 2],
     "only the identity halved": [by_paths(lambda a: a.mean(0) + np.eye(a.shape[-1]) / 2)],
