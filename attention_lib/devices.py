@@ -134,7 +134,10 @@ class HeadParallelAttention(MultiHeadAttention):
         mask = mask[:, None] if mask is not None and mask.ndim == 3 else mask
         if mask is not None and mask.ndim == 4 and mask.shape[1] > 1:
             mask = mask.chunk(self.ranks, dim=1)[self.rank]
-        return self.out_proj(_merge(_attend(query, key, value, mask, is_causal, None, 0.0, False)))
+        output = _attend(query, key, value, mask, is_causal, None, 0.0, False)
+        # The sum over the processes may still be on its way, and whoever reads its memory without
+        # an operation, as pickle does, finds a part of it. An operation waits.
+        return self.out_proj(_merge(output)).clone()
 
     def _shared(self, *inputs):
         """The inputs as tensors of all processes: one all-reduce for the gradient of each."""

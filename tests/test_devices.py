@@ -277,6 +277,7 @@ def test_heads_dealt_out_are_the_whole_layer_forward_and_backward(name, kind, wo
     for result in ranks(world):
         found = result["layers"][name, kind]
         assert set(found) == set(expected)
+        assert type(found["output"]) is torch.Tensor  # whole, and not still being summed
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-10, msg=key)
 

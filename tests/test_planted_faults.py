@@ -537,6 +537,10 @@ FAULTS = {
         "NaN goes on": ("not math.isfinite(losses[-1])", "losses[-1] is None"),
     },
     "devices": {
+        "output still on its way": (
+            "self.out_proj(_merge(output)).clone()",
+            "self.out_proj(_merge(output))",
+        ),
         "all heads' mask for every rank": (
             "mask.chunk(self.ranks, dim=1)[self.rank]",
             "mask.chunk(self.ranks, dim=1)[0]",
