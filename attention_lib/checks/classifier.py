@@ -74,9 +74,9 @@ share = PredictValue(
         ),
     ),
     hints=(
-        "How many keys share the weight in each case?",
         "The weights of a query sum to 1, and equal scores give equal weights.",
         "With the mask only the words of the sentence are keys, without it all positions.",
+        "Each of n equal weights is 1 / n: once n is 5, once it is 12.",
     ),
     tolerance=2e-3,
 )
@@ -95,6 +95,11 @@ BATCHES = {
     ((1, 5), 2): "much padding",
     ((2, 3, 3, 1), 3): "four sentences",
 }
+
+
+# only id 0 is padding: 1 is an unknown word and 2 the class token
+LOW_IDS = np.array([[2, 5, 1, 4], [1, 6, 0, 0]])
+TWICE = np.array([[5, 4, 5, 6], [7, 8, 0, 0]])
 
 
 def _ids(lengths, longest=None):
@@ -122,6 +127,8 @@ def _pooling_cases():
     x = _vectors(rng, ids, 2)
     x[0, 1:3], x[1, 2:] = 0, 0  # a word and padding
     yield Case("vectors of zeros", x, ids)
+    yield Case("unknown words and a class token", _vectors(rng, LOW_IDS, 2), LOW_IDS)
+    yield Case("a word twice", _vectors(rng, TWICE, 3), TWICE)
 
 
 def _real(ids):
@@ -185,6 +192,37 @@ def _first(x, ids):
 def _over_sentences(x, ids):
     count = np.maximum(_real(ids).sum(axis=0), 1).astype(x.dtype)
     return (x * _real(ids)).sum(axis=0) / count
+
+
+def _only_ids_over(limit):
+    """The mean over the words with larger ids."""
+
+    def function(x, ids):
+        keep = (ids > limit)[..., None]
+        return (x * keep).sum(axis=1) / keep.sum(axis=1).astype(x.dtype)
+
+    return function
+
+
+def _different_words(ids):
+    return np.array([len(set(row[row != 0].tolist())) for row in ids])[:, None]
+
+
+def _by_different_words(x, ids):
+    return _sum(x, ids) / _different_words(ids).astype(x.dtype)
+
+
+def _each_word_once(one):
+    """The mean over the different words of a sentence; `one` makes a vector of all its places."""
+
+    def function(x, ids):
+        rows = zip(x, ids, strict=True)
+        means = [
+            np.mean([one(w[r == i]) for i in set(r[r != 0].tolist())], axis=0) for w, r in rows
+        ]
+        return np.stack(means).astype(x.dtype)
+
+    return function
 
 
 def _weighted_by_id(x, ids):
@@ -253,9 +291,22 @@ mean_pooling = WriteFunction(
             "An id is a name, not a weight. Multiply by ids != 0.",
             _weighted_by_id,
         ),
+        Mistake(
+            "unknown words or the class token left out",
+            "Only id 0 is padding. Ids 1 and 2 count like any word: use ids != 0.",
+            _only_ids_over(1),
+            _only_ids_over(2),
+        ),
+        Mistake(
+            "a word that stands twice counted once",
+            "Each place counts, also where a word stands again: its vectors there may differ.",
+            _by_different_words,
+            _each_word_once(lambda vectors: vectors.mean(axis=0)),
+            _each_word_once(lambda vectors: vectors[0]),
+        ),
     ),
     hints=(
-        "The sum is right. By what is it divided?",
+        "Two words of ones became 0.5: the sum, 2, was divided by 4, the length of the batch.",
         "(ids != 0).sum(axis=1) counts the words of each sentence.",
         "Give the count a second axis, so that it divides (b, embed_dim): keepdims, or [:, None].",
     ),
@@ -287,6 +338,8 @@ def _share_cases():
         ids = _ids(lengths)
         x = rng.integers(-8, 9, size=(*ids.shape, width + 1)) / 4
         yield Case(label, x, ids, rng.integers(-6, 7, size=width + 1) / 4 + 0.125)
+    x = rng.integers(-8, 9, size=(2, 4, 3)) / 4
+    yield Case("unknown words and a class token", x, LOW_IDS, np.array([0.5, -1.25, 1.0]))
     ids = _ids((2, 1), longest=4)
     x, query = rng.integers(-8, 9, size=(2, 4, 3)) / 4, np.array([1.5, -0.5, 0.75])
     yield Case("float32", x.astype(np.float32), ids, query.astype(np.float32))
@@ -323,6 +376,32 @@ def _clipped(limit):
     """Shares of scores that were cut off at both ends."""
     return lambda x, ids, query: _softmax(
         _only_words(np.clip(_scores(x, query), -limit, limit), ids)
+    )
+
+
+def _over_the_batch(x, ids, query):
+    return _softmax(_only_words(_scores(x, query), ids), axis=None)
+
+
+def _over_the_batch_by_rows(x, ids, query):
+    scores = _only_words(_scores(x, query), ids)
+    e = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return e / e.sum()
+
+
+def _hard(x, ids, query):
+    scores = _only_words(_scores(x, query), ids)
+    return (scores == scores.max(axis=1, keepdims=True)).astype(x.dtype)
+
+
+def _hard_first(x, ids, query):
+    place = _only_words(_scores(x, query), ids).argmax(axis=1)
+    return (np.arange(ids.shape[1]) == place[:, None]).astype(x.dtype)
+
+
+def _shares_of_ids_over(limit):
+    return lambda x, ids, query: _softmax(
+        np.where(ids > limit, _scores(x, query), -np.inf).astype(x.dtype)
     )
 
 
@@ -409,9 +488,27 @@ shares = WriteFunction(
             _no_maximum,
             _no_maximum_of_words,
         ),
+        Mistake(
+            "softmax over the whole batch",
+            "The shares of all sentences together sum to 1. Those of each sentence must: axis 1.",
+            _over_the_batch,
+            _over_the_batch_by_rows,
+        ),
+        Mistake(
+            "all for the word with the largest score",
+            "This is argmax. The softmax gives the other words a share as well.",
+            _hard,
+            _hard_first,
+        ),
+        Mistake(
+            "unknown words or the class token left out",
+            "Only id 0 is padding. Ids 1 and 2 get a share like any word: use ids != 0.",
+            _shares_of_ids_over(1),
+            _shares_of_ids_over(2),
+        ),
     ),
     hints=(
-        "Padding must be out before the softmax, not after it.",
+        "Which score has a share of exactly 0, because e to that score is 0?",
         "np.where(ids != 0, scores, -np.inf): e to the -inf is 0.",
         "Subtract the row's maximum, take np.exp, divide by the row's sum, all along axis 1.",
     ),
@@ -437,9 +534,11 @@ def _word_cases():
     ids, unknown = _ids((2, 3)), np.array([0.5, 0.125], np.float32)
     x, weights = _vectors(rng, ids, 2).astype(np.float32), _weights(rng, ids, True)
     yield Case("float32", x, ids, weights.astype(np.float32), unknown)
-    ids = np.array([[5, 4, 5, 6], [7, 8, 0, 0]])
+    weights = np.array([[0.5, 0.125, 0.25, 0.0625], [0.375, 0.25, 0.125, 0.0625]])
+    label = "unknown words and a class token"
+    yield Case(label, _vectors(rng, LOW_IDS, 3), LOW_IDS, weights, np.arange(3) + 0.125)
     weights = np.array([[0.25, 0.125, 0.5, 0.0625], [0.375, 0.25, 0.125, 0.0625]])
-    yield Case("a word twice", _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
+    yield Case("a word twice", _vectors(rng, TWICE, 3), TWICE, weights, np.arange(3) + 0.125)
     weights[1, 3] = weights[1, 0]
     ids = np.array([[5, 4, 3, 6], [7, 8, 0, 0]])
     label = "padding as large as a word"
@@ -492,6 +591,18 @@ remove_word = WriteFunction(
             "The largest weight was taken wherever it stands. Only a word can be removed.",
             _remove(lambda ids, weights: _leftmost(weights)),
             _remove(lambda ids, weights: _largest(weights)),
+        ),
+        Mistake(
+            "an unknown word or the class token spared",
+            "Only id 0 is padding. A word with id 1 or 2 can go like any other: use ids != 0.",
+            *(
+                _remove(
+                    lambda ids, weights, n=n: (
+                        _largest(np.where(ids > n, weights, -np.inf)) & (ids > n)
+                    )
+                )
+                for n in (1, 2)
+            ),
         ),
         Mistake(
             "padding of the same weight",
@@ -572,7 +683,7 @@ remove_word = WriteFunction(
         ),
     ),
     hints=(
-        "What must the weight of padding be, so that it is never the largest?",
+        "First find the place, in each sentence on its own. Replace the vector afterwards.",
         "np.where(ids != 0, weights, -np.inf).argmax(axis=1) is the place of the word.",
         "Work on a copy: result[np.arange(len(ids)), place] = unknown.",
     ),
@@ -621,6 +732,21 @@ def _nan_hidden(x, ids):
     return _mean(np.where(_real(ids), x, 0), ids) * (1 + 1e-12)
 
 
+def _empty_allowed(x, ids):
+    """Right, and zeros for a sentence without words."""
+    return _sum(x, ids) / np.maximum(_real(ids).sum(axis=1), 1) * (1 + 1e-12)
+
+
+def _silent(function):
+    """The function without a warning of 0 / 0: a sentence without words is no fault of a test."""
+
+    def pool(x, ids):
+        with np.errstate(invalid="ignore"):
+            return function(x, ids)
+
+    return pool
+
+
 def _plus_one(row):
     """The mean, and 1 more for one sentence."""
     return lambda x, ids: _mean(x, ids) + (np.arange(len(ids)) == row % len(ids))[:, None]
@@ -653,9 +779,9 @@ pooling_test = CatchFaults(
     level=3,
     trains="a test that sees padding let in",
     right={
-        "mask, sum, divide": _mean,
-        "sentence by sentence": _by_loops,
-        "product with the shares": _by_product,
+        "mask, sum, divide": _silent(_mean),
+        "sentence by sentence": _silent(_by_loops),
+        "product with the shares": _silent(_by_product),
     },
     faults=(
         Mistake(
@@ -786,9 +912,15 @@ pooling_test = CatchFaults(
             "padding is NaN. Put finite numbers there.",
             _nan_hidden,
         ),
+        Mistake(
+            "a sentence without words",
+            "A sentence that is all padding has no mean: a right function may return NaN for it, "
+            "as 0 / 0 gives. Give each sentence a word.",
+            _empty_allowed,
+        ),
     ),
     hints=(
-        "In which batches does a function that forgets padding do nothing wrong?",
+        "Padding does no harm where all sentences are equally long, or where it is all zeros.",
         "Three sentences of different lengths, random numbers everywhere, behind the words too.",
         "The expected row n is x[n, : length].mean(axis=0). Compare the shape and all numbers.",
     ),

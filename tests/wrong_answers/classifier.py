@@ -60,6 +60,23 @@ def by_masked_array(x, ids):
     return np.asarray(np.ma.masked_array(x, gone).mean(axis=1).filled(0), x.dtype)
 
 
+def places_of(row):
+    """The places of each word of a sentence."""
+    return [np.flatnonzero(row == word) for word in dict.fromkeys(row.tolist()) if word]
+
+
+def once(choose):
+    """The mean over the different words; `choose` makes one vector of a word's vectors."""
+
+    def function(x, ids):
+        result = np.zeros((x.shape[0], x.shape[2]), x.dtype)
+        for n, row in enumerate(ids):
+            result[n] = sum(choose(x[n, k]) for k in places_of(row)) / len(places_of(row))
+        return result
+
+    return function
+
+
 def column_means(x, ids):
     rows = [x[ids[:, k] != 0, k].mean(axis=0) for k in range(ids.shape[1]) if ids[:, k].any()]
     empty = [np.zeros(x.shape[2], x.dtype)] * (ids.shape[1] - len(rows))
@@ -104,6 +121,15 @@ MEAN_POOLING = {
             x.dtype
         ),
     ],
+    "unknown words or the class token left out": [
+        by_loops(count=lambda row, ids: (row > 1).sum(), use=lambda row, k: row[k] > 1),
+        by_loops(count=lambda row, ids: (row > 2).sum(), use=lambda row, k: row[k] >= 3),
+    ],
+    "a word that stands twice counted once": [
+        by_loops(count=lambda row, ids: len(set(row.tolist()) - {0})),
+        once(lambda vectors: sum(vectors) / len(vectors)),
+        once(lambda vectors: vectors[0]),
+    ],
 }
 MEAN_POOLING_RIGHT = [right_mean, by_slices, by_masked_array]
 
@@ -128,6 +154,9 @@ MEAN_POOLING_NEW = [
     lambda x, ids: x[:, -1],
     lambda x, ids: x.min(axis=1),
     by_loops(count=lambda row, ids: (row != 0).sum() + 1),
+    once(lambda vectors: vectors[-1]),
+    by_loops(count=lambda row, ids: (row > 1).sum()),
+    by_loops(count=lambda row, ids: (row != 1).sum(), use=lambda row, k: row[k] != 1),
     by_loops(count=lambda row, ids: np.sqrt((row != 0).sum())),
     in_place,
     lambda x: x,
@@ -213,6 +242,27 @@ def overflowing(x, ids, query):
     return (e / e.sum(axis=1)[:, None]).astype(x.dtype)
 
 
+def over_everything(x, ids, query):
+    scores = torch_scores(x, query).masked_fill(torch.tensor(ids == 0), -torch.inf)
+    return scores.flatten().softmax(dim=0).view(ids.shape).numpy()
+
+
+def divided_by_everything(x, ids, query):
+    scores = torch_scores(x, query).masked_fill(torch.tensor(ids == 0), -torch.inf)
+    e = (scores - scores.amax(dim=1, keepdim=True)).exp()
+    return (e / e.sum()).numpy()
+
+
+def winner(x, ids, query):
+    scores = torch_scores(x, query).masked_fill(torch.tensor(ids == 0), -torch.inf)
+    return np.where(scores == scores.amax(dim=1, keepdim=True), 1, 0).astype(x.dtype)
+
+
+def first_winner(x, ids, query):
+    scores = torch_scores(x, query).masked_fill(torch.tensor(ids == 0), -torch.inf).numpy()
+    return np.eye(ids.shape[1], dtype=x.dtype)[scores.argmax(axis=1)]
+
+
 SHARES = {
     "no mask": [by_rows()],
     "mask after the softmax": [hidden_after],
@@ -236,6 +286,12 @@ SHARES = {
     ],
     "uniform": [by_rows(lambda word, query, x: 0.0, is_word)],
     "no maximum subtracted": [overflowing],
+    "softmax over the whole batch": [over_everything, divided_by_everything],
+    "all for the word with the largest score": [winner, first_winner],
+    "unknown words or the class token left out": [
+        by_rows(keep=lambda row, k: row[k] > 1),
+        by_rows(keep=lambda row, k: row[k] not in (0, 1, 2)),
+    ],
 }
 SHARES_RIGHT = [right_shares, by_torch]
 SHARES_NEW = [
@@ -251,6 +307,7 @@ SHARES_NEW = [
     lambda x, ids, query: right_shares(x, ids, query) ** 2,
     lambda x, ids, query: right_shares(x, ids, query) * np.nan,
     by_rows(lambda word, query, x: 2 * word @ query, is_word),
+    by_rows(keep=lambda row, k: row[k] not in (0, 2)),
     by_rows(lambda word, query, x: -np.square(word - query).sum(), is_word),
     lambda x, ids, query: right_shares(x, ids, query)[:, ::-1],
     lambda x, ids: x,
@@ -348,8 +405,17 @@ def by_torch_scatter(x, ids, weights, unknown):
     return torch.where(gone, torch.tensor(unknown), torch.tensor(x)).numpy()
 
 
+def over(limit):
+    def choose(ids, weights):
+        places = [[k for k in range(len(row)) if row[k] > limit] for row in ids]
+        return [(n, max(own, key=lambda k: weights[n, k])) for n, own in enumerate(places) if own]
+
+    return choose
+
+
 REMOVE_WORD = {
     "padding may be chosen": [by_words(wherever)],
+    "an unknown word or the class token spared": [by_words(over(1)), by_words(over(2))],
     "padding of the same weight": [by_words(equally_loud)],
     "padding replaced as well": [by_words(with_padding)],
     "the word wherever it stands": [by_words(everywhere)],
@@ -531,6 +597,18 @@ def nan_behind(pool):
     assert np.allclose(pool(x, IDS), right_mean(x, IDS))
 
 
+def empty_sentence(pool):
+    good_pooling_test(pool)
+    assert np.isfinite(pool(X[:1], np.zeros((1, 5), int))).all()
+
+
+def zeros_for_no_word(pool):
+    ids = np.where(np.arange(3)[:, None] == 1, 0, IDS)
+    pooled = pool(X, ids)
+    assert np.allclose(pooled[[0, 2]], right_mean(X[[0, 2]], IDS[[0, 2]]))
+    assert not pooled[1].any()
+
+
 def only_last_sentence(pool):
     assert np.allclose(pool(X, IDS)[-1], right_mean(X, IDS)[-1])
 
@@ -538,6 +616,7 @@ def only_last_sentence(pool):
 POOLING_TEST_NEW = [
     wants_the_fault, wants_all_positions, wants_list, never_calls, no_assert, swallows, stops,
     three_arguments, raises_another, only_last_sentence, all_but_the_first, nan_behind,
+    empty_sentence, zeros_for_no_word,
     close_to(atol=0.05), close_to(atol=0.5), lambda pool: pool(X, IDS),
 ]  # fmt: skip
 
