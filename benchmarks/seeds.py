@@ -117,7 +117,7 @@ def block(seed):
 
 
 def retrieval(seed):
-    """Chapter 8: tables, 1200 steps, and texts, 400 steps, with one and two layers."""
+    """Chapter 8: tables, 1200 and 300 steps, and texts, 400, with one and two layers."""
     from torch.nn.functional import cross_entropy
 
     from attention_lib import retrieval as lib
@@ -130,7 +130,8 @@ def retrieval(seed):
         *inputs, answer = task.draw(256, 16, rng)
         return cross_entropy(model(*inputs), answer)
 
-    train(model, table_loss, 1200, 0.01, weight_decay=0.05)
+    for steps, rate in (1200, 0.01), (300, 0.001):
+        train(model, table_loss, steps, rate, weight_decay=0.05)
     keys, values, query, answer = task.draw(1000, 16, torch.Generator().manual_seed(99))
     with torch.no_grad():
         logits, weights = model(keys, values, query, return_weights=True)
