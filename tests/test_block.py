@@ -250,11 +250,12 @@ def test_block_compiles_into_one_graph():
     torch.testing.assert_close(compiled(x, is_causal=True), block(x, is_causal=True))
 
 
-def test_autocast_brings_half_precision_and_back():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_brings_half_precision_and_back(dtype):
     block = TransformerBlock(E, H, attention=RotaryAttention(E, H))
     x = draw(B, L, E, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        output = block(x)
+        output = block(x.to(dtype))
     torch.testing.assert_close(output.float(), block(x), rtol=0, atol=0.1)
 
 

@@ -89,13 +89,17 @@ def test_other_inputs_for_keys_or_values_take_three_products():
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_kv_heads": 1}, {"kdim": 11}, {"vdim": 13}, {"sizes": (131, 1)}]
+    "options", [{"num_kv_heads": 1}, {"kdim": 11}, {"vdim": 13}, {"sizes": (129, 1)}]
 )
 def test_wide_layers_and_unequal_projections_keep_their_memory(options):
     layer = random_layer(**options)
     assert layer._block is None
     starts = {getattr(layer, name).weight.untyped_storage().data_ptr() for name in NAMES}
     assert len(starts) == 3
+
+
+def test_layer_of_the_largest_width_is_still_packed():
+    assert_right(random_layer(sizes=(128, 2)), 2, draw(B, L, 128))
 
 
 @pytest.mark.parametrize("kind", [RotaryAttention, LinearBiasAttention])
