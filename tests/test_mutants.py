@@ -1,6 +1,7 @@
 """How planted faults are counted (tools/mutants.py), and the list of those that change nothing."""
 
 import ast
+import json
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from tools.mutants import (
     bare,
     change,
     faults,
+    let_every_test_meet,
     read_equivalent,
     summary,
 )
@@ -55,6 +57,25 @@ def test_every_module_is_tried_by_tests_that_exist():
     assert chosen_tests("_cache") == ["tests/test_decoding.py", "tests/test_bad_input.py"]
     assert {"tests/test_lookup.py", "tests/test_vision.py"} < set(chosen_tests("_validate"))
     assert set(MODULES) - set(HELD) == ASIDE
+
+
+def test_code_of_other_processes_is_tried_by_every_test_of_its_module(tmp_path):
+    path = tmp_path / "_ring" / "mutants" / "mutmut-stats.json"
+    path.parent.mkdir(parents=True)
+    durations = {"tests/test_devices.py::a": 1, "tests/test_devices.py::b": 2, "tests/x.py::c": 3}
+    met = {"attention_lib._ring.x_seen": ["tests/x.py::c"]}
+    stats = {"duration_by_test": durations, "tests_by_mangled_function_name": met}
+    path.write_text(json.dumps(stats))
+    names = [
+        f"attention_lib._ring.{name}__mutmut_{i}" for name in ("x_seen", "x_new") for i in "12"
+    ]
+    let_every_test_meet(names, path.parents[1])
+    now = json.loads(path.read_text())["tests_by_mangled_function_name"]
+    own = list(durations)[:2]
+    assert now == {
+        "attention_lib._ring.x_seen": ["tests/x.py::c", *own],
+        "attention_lib._ring.x_new": own,
+    }
 
 
 RESULTS = {"a": "caught", "b": "timeout", "c": "survived", "d": "not tested", "e": "unclear"}
