@@ -22,7 +22,8 @@ from tqdm import tqdm
 # processes can be forked, all of them come from one that has imported it, and nothing of ours.
 processes = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
 PRELOADED = [
-    "matplotlib.pyplot", "numpy", "torch", "torch._dynamo", "torch.distributed.tensor.parallel",
+    "hypothesis.strategies", "matplotlib.pyplot", "numpy", "torch", "torch._dynamo",
+    "torch.distributed.tensor.parallel",
 ]  # fmt: skip
 PASSED, FAILED = 100, 101  # a process that breaks down exits with 1, as failing tests do
 
@@ -698,8 +699,9 @@ def run_tests(folder, tests, output):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     os.chdir(folder)
     os.environ["PYTHONPATH"] = str(folder)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # that for notebooks loads for two seconds
     sys.path[:] = [str(folder), *(path for path in sys.path if Path(path) not in (ROOT, TESTS))]
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", *tests])
     sys.exit(PASSED + code)
 
 
