@@ -904,6 +904,18 @@ pooling_test = CatchFaults(
             "There is padding, but the sentences are equally long. Make their lengths different.",
             _compare((2, 2, 2), longest=4),
         ),
+        Mistake(
+            "padding in the last sentence only",
+            "A function that forgets the padding of all other sentences passes. Pad more than one "
+            "sentence, the first among them.",
+            _compare((4, 4, 2)),
+        ),
+        Mistake(
+            "padding in the first sentence only",
+            "A function that forgets the padding of all other sentences passes. Pad more than one "
+            "sentence, the last among them.",
+            _compare((2, 4, 4)),
+        ),
     ),
     nearly=(
         Mistake(

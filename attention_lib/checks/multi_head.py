@@ -78,7 +78,8 @@ head_parameters = PredictValue(
         ),
     ),
     hints=(
-        "How many rows of each matrix does a head own, and how long is a row?",
+        "Each of the three matrices has 12 rows, one for each feature that it makes, and each row "
+        "has a bias. How many of the rows belong to one head?",
         "A head is 12 / 3 features wide, so it owns as many rows; each reads all 12 features.",
         "In one projection: 4 rows of 12 numbers, and 4 biases. There are three projections.",
     ),
@@ -310,7 +311,8 @@ merge = WriteFunction(
         ),
     ),
     hints=(
-        "Undo the two steps of the split, the last one first.",
+        "The split is a reshape to (b, l, h, d), then a transpose to (b, h, l, d). Undo the "
+        "transpose first.",
         "x.swapaxes(1, 2) brings the words in front of the heads: (b, l, h, d).",
         "Then reshape(batch, length, heads * d) joins the last two axes.",
     ),

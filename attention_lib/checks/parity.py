@@ -395,13 +395,16 @@ def _floats(*arrays):
 
 
 def _with_names(function):
-    """Take the six arguments by position or by their names in the exercise."""
+    """Take the six arguments by position or by their names; keep their dtype, as the library."""
 
     def attention(
         inputs, num_heads, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias, **options
     ):
-        arrays = _floats(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias)
-        return function(arrays[0], num_heads, *arrays[1:], **options)
+        given = inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias
+        arrays = _floats(*given)
+        result = function(arrays[0], num_heads, *arrays[1:], **options)
+        dtype = np.result_type(*map(np.asarray, given))
+        return result.astype(dtype if dtype.kind == "f" else float)
 
     attention.__qualname__ = "attention"  # what an error calls it
     return attention

@@ -78,7 +78,8 @@ spread = PredictValue(
         ),
     ),
     hints=(
-        "Start with one product of two components: what is its variance?",
+        "A component has variance 2 squared. First find the variance of one product of two "
+        "components, then that of a sum of 25 such products.",
         "With mean 0 and independence the variance of a product is the product of the variances, "
         "here 4 times 4.",
         "Add that variance once for each of the 25 components, then take the root.",
@@ -434,6 +435,21 @@ def _compare(*inputs):
     return test
 
 
+def _enlarged(factor, *widths):
+    """Inputs so large that one key takes nearly all the weight."""
+    return [tuple(factor * x for x in _vectors(3, 5, width)) for width in widths]
+
+
+def _compare_closely(*inputs):
+    """A test that takes weights near 0 for equal."""
+
+    def test(weights):
+        for query, key in inputs:
+            assert np.allclose(weights(query, key), _weights(query, key))
+
+    return test
+
+
 def _compare_places(weights):
     query, key = USUAL
     assert (np.argmax(weights(query, key), axis=-1) == (query @ key.T).argmax(axis=-1)).all()
@@ -518,11 +534,21 @@ scale_test = CatchFaults(
             "an assertion that no fault breaks",
             "Every fault passes. A wrong scale changes neither the shape, nor the sums of the "
             "rows, nor which key has the largest weight: a demo that only looks at the winner hid "
-            "such a fault. Compare the weights with numbers that you worked out.",
+            "such a fault. Compare the weights with numbers that you worked out, for inputs of "
+            "ordinary size: large ones make the softmax one-hot at any scale.",
             _compare_places,
             _compare_sums,
             _compare_shapes,
             _compare_with_itself,
+        ),
+        Mistake(
+            "sharper weights pass",
+            "All faults pass that make the largest weight larger. With inputs so large that the "
+            "softmax is one-hot, one key takes all the weight at any scale: use inputs of ordinary "
+            "size. A bound from below sees as little: compare numbers.",
+            _compare_closely(*_enlarged(15, 6, 10)),
+            _compare_closely(*_enlarged(20, 6, 10)),
+            _compare_closely(*_enlarged(20, 8, 16)),
         ),
         Mistake(
             "width 1",

@@ -544,6 +544,8 @@ POOLING_TEST = {
     "only the first sentence": [compare((2, 3, 1), 3, lambda pooled: np.asarray(pooled)[0])],
     "only the first feature": [compare((2, 3, 1), 3, lambda pooled: np.asarray(pooled)[..., 0])],
     "all lengths equal": [compare((3, 3), 5)],
+    "padding in the last sentence only": [compare((3, 3, 2), 3), compare((4, 1), 4)],
+    "padding in the first sentence only": [compare((1, 3, 3), 3), compare((2, 4), 4)],
 }
 POOLING_TEST_RIGHT = [good_pooling_test, good_pooling_test_by_torch, compare((3, 1, 4), 6)]
 

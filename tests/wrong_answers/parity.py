@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from wrong_answers.lookup import loop_softmax, rows
 
+from attention_lib import numpy_multi_head_attention
+
 # ---------------------------------------------------------------------------- value_rows
 
 VALUE_ROWS = {
@@ -306,6 +308,17 @@ def in_single_precision(attention):
     assert np.abs(result - torch_layer(x, heads, *parameters)).max() < 1e-4
 
 
+def in_single_precision_and_dtype(attention):
+    """torch.testing refuses another dtype than float32, which the real functions return."""
+    x, heads, *parameters = (
+        p.astype(np.float32) if isinstance(p, np.ndarray) else p for p in drawn()
+    )
+    right = numpy_multi_head_attention(x, heads, *parameters)
+    assert right.dtype == np.float32
+    mine = torch.from_numpy(attention(x, heads, *parameters))
+    torch.testing.assert_close(mine, torch.from_numpy(right), atol=1e-4, rtol=1e-4)
+
+
 def of(look, limit=1e-9):
     """A test that looks at something of the output, or of the gradient."""
 
@@ -355,7 +368,7 @@ PARITY_TEST = {
 }  # fmt: skip
 PARITY_TEST_RIGHT = [
     against_torch(), against_torch_with_large_steps, against_torch(heads=4), by_keyword,
-    in_single_precision,
+    in_single_precision, in_single_precision_and_dtype,
 ]  # fmt: skip
 
 

@@ -326,6 +326,16 @@ def too_large_to_count(weights):
     assert np.allclose(weights(query, key), expected(query, key))
 
 
+def large_inputs(size, widths=(6, 10), seed=0):
+    def test(weights):
+        rng = np.random.default_rng(seed)
+        for width in widths:
+            query, key = size * rng.normal(size=(3, width)), size * rng.normal(size=(5, width))
+            assert np.allclose(weights(query, key), expected(query, key))
+
+    return test
+
+
 def loose_bound(weights):
     for width in 100, 196:
         query, key = draw(2, 300, width)
@@ -370,6 +380,11 @@ def zeros(weights):
 SCALE_TEST = {
     "an assertion that no fault breaks": [
         only_winner, only_sums, only_order, only_repeats, one_key, zeros,
+        large_inputs(40), large_inputs(20, widths=(7,)),
+    ],
+    "sharper weights pass": [
+        large_inputs(12, seed=1), large_inputs(15, (7,), 1), large_inputs(15, (8, 16), 1),
+        large_inputs(20, seed=2),
     ],
     "width 1": [compare(2, 3, 1)],
     "width 4": [compare(2, 3, 4)],
