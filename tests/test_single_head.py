@@ -599,15 +599,26 @@ def test_a_kernel_of_another_device_is_never_given_a_row_without_keys(monkeypatc
 
     def kernel(query, key, value, attn_mask, scale):
         assert attn_mask.any(dim=-1).all()
-        return ((query @ key.mT) / D**0.5).masked_fill(~attn_mask, -math.inf).softmax(-1) @ value
+        return ((query @ key.mT) * scale).masked_fill(~attn_mask, -math.inf).softmax(-1) @ value
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
     query, key, value = tensors(B, dtype=torch.float32)
     one_row = random_mask(B, L, S)
     one_row[:, 1] = False
     for mask in (one_row, torch.zeros(S, dtype=torch.bool)):
-        expected = attention_weights(query, key, mask) @ value
-        torch.testing.assert_close(scaled_dot_product_attention(query, key, value, mask), expected)
+        expected = attention_weights(query, key, mask, scale=0.7) @ value
+        actual = scaled_dot_product_attention(query, key, value, mask, scale=0.7)
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 0.7])
+def test_the_kernel_gets_along_with_any_scale(scale, is_causal):
+    query, key, value = tensors(B, H, keys=L, v=D)
+    expected = scaled_dot_product_attention(query, key, value, None, is_causal, scale)
+    single = [x.float() for x in (query, key, value)]
+    actual = scaled_dot_product_attention(*single, None, is_causal, scale)
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("lead", [(), (B,), (B, H)])
