@@ -705,33 +705,41 @@ def run_tests(folder, tests, output):
     sys.exit(PASSED + code)
 
 
+def own_tests(module):
+    """What pytest is told to run for a module: a file, and which tests of it.
+
+    What a validator lets through is seen where it should refuse, and what a kernel does wrong in
+    the tests of the kernels: no need to wait for the others.
+    """
+    chosen = {"_validate": ["-m", "refusal"], "_flash": ["-k", "kernels and not compile"]}
+    module, _, tested_by = module.partition(" of ")
+    file = f"tests/test_{tested_by or HOME_OF_TESTS.get(module, module)}.py"
+    return [file, *chosen.get(module, [])]
+
+
 def plant(folder, module, right="", wrong=""):
-    """Copy the library, with a change, and the tests of a module; returns where these are."""
+    """Copy the library, with a change, and the tests of a module."""
     for name in ("attention_lib", "pyproject.toml", "tests/conftest.py", "tests/oracle.py"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         (folder / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, folder / name)
-    module, _, tested_by = module.partition(" of ")
-    tests = f"tests/test_{tested_by or HOME_OF_TESTS.get(module, module)}.py"
+    tests = own_tests(module)[0]
     shutil.copyfile(ROOT / tests, folder / tests)
-    path = folder / "attention_lib" / f"{module}.py"
+    path = folder / "attention_lib" / f"{module.partition(' of ')[0]}.py"
     source = path.read_text(encoding="utf-8")
-    assert not right or source.count(right) == 1, f"{right!r} must stand once in {module}.py"
+    assert not right or source.count(right) == 1, f"{right!r} must stand once in {path.name}"
     path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    return tests
 
 
 def outcome(folder, module, fault=None, first=None):
     """What pytest exits with on a copy of the library with a fault, and what it prints."""
     if module.startswith("_flash") and find_spec("triton") is None:
         pytest.skip("Triton is not installed")
-    tests = plant(folder, module, *(FAULTS[module][fault] if fault else ()))
-    # What a validator lets through is seen where it should refuse, and what a kernel does wrong
-    # in the tests of the kernels: no need to wait for the others.
-    chosen = {"_validate": ["-m", "refusal"], "_flash": ["-k", "kernels and not compile"]}
-    code = run(folder, [f"{tests}::{first}"]) if first else None
+    plant(folder, module, *(FAULTS[module][fault] if fault else ()))
+    tests = own_tests(module)
+    code = run(folder, [f"{tests[0]}::{first}"]) if first else None
     if code != FAILED:  # the recorded test let it pass, or is no longer there
-        code = run(folder, [tests, *chosen.get(module.partition(" of ")[0], [])])
+        code = run(folder, tests)
     return code, (folder / "output").read_text(encoding="utf-8")
 
 
@@ -745,7 +753,7 @@ def run(folder, tests):
     return process.exitcode
 
 
-@pytest.mark.parametrize("module", FAULTS)
+@pytest.mark.parametrize("module", {tuple(own_tests(module)): module for module in FAULTS}.values())
 def test_without_a_fault_the_tests_pass(module, tmp_path):
     code, output = outcome(tmp_path, module)
     assert code == PASSED, output
