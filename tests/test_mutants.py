@@ -55,6 +55,7 @@ def test_every_module_is_tried_by_tests_that_exist():
     for module in MODULES:
         assert all((ROOT / path).is_file() for path in chosen_tests(module))
     assert chosen_tests("_cache") == ["tests/test_decoding.py", "tests/test_bad_input.py"]
+    assert "tests/test_packed.py" in chosen_tests("multi_head")
     assert {"tests/test_lookup.py", "tests/test_vision.py"} < set(chosen_tests("_validate"))
     assert set(MODULES) - set(HELD) == ASIDE
 

@@ -45,6 +45,7 @@ SECOND = {
     "_ranks": "devices",
     "_ring": "devices",
 }
+MORE = {"multi_head": ["tests/test_packed.py"]}  # beside the module's own
 # draw, time, train, load or start processes; the others are attention, and are held to LEAST
 ASIDE = {"__init__", "_ranks", "_work", "plots", "timing", "training"}
 HELD = [module for module in MODULES if module not in ASIDE]
@@ -98,7 +99,8 @@ def tests_of(module):
     own = f"tests/test_{SECOND.get(module, module)}.py"
     every = [f"tests/test_{name}.py" for name in sorted(FOUND)]
     chosen = [own] if (ROOT / own).is_file() else every
-    return [path for path in chosen if (ROOT / path).is_file()] + ["tests/test_bad_input.py"]
+    chosen = [path for path in chosen if (ROOT / path).is_file()]
+    return [*chosen, *MORE.get(module, []), "tests/test_bad_input.py"]
 
 
 def prepare(module):
