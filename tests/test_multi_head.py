@@ -762,6 +762,11 @@ def test_heads_one_after_the_other_take_values_of_their_own():
         (lambda: split_heads([1.0], H), TypeError, "x must be a torch.Tensor; got list"),
         (lambda: merge_heads([1.0]), TypeError, "x must be a torch.Tensor; got list"),
         (
+            lambda: PerHeadAttention.from_multi_head(torch.nn.Linear(E, E)),
+            TypeError,
+            "layer must be a MultiHeadAttention; got Linear",
+        ),
+        (
             lambda: PerHeadAttention.from_multi_head(MultiHeadAttention(E, H, kdim=KDIM)),
             ValueError,
             "only a layer without kdim, vdim, num_kv_heads and dropout can be taken apart; "

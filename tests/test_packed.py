@@ -98,6 +98,11 @@ def test_wide_layers_and_unequal_projections_keep_their_memory(options):
     assert len(starts) == 3
 
 
+def test_what_is_done_to_a_layer_without_its_parts_leaves_them_alone():
+    layer = random_layer().to_empty(device="meta", recurse=False)
+    assert {parameter.device.type for parameter in layer.parameters()} == {"cpu"}
+
+
 def test_layer_of_the_largest_width_is_still_packed():
     assert_right(random_layer(sizes=(128, 2)), 2, draw(B, L, 128))
 
