@@ -14,7 +14,7 @@ from attention_lib.lookup import softmax
 
 Array = np.ndarray
 # Devices on which PyTorch's kernel answers a row that may attend to nothing with 0, and sends no
-# gradient through it, in every version of PyTorch that the library accepts.
+# gradient through it; a test holds the installed version to that.
 _SAFE_KERNELS = ("cpu",)
 
 
