@@ -17,6 +17,7 @@ from tools.mutants import (
     faults,
     let_every_test_meet,
     read_equivalent,
+    settings,
     summary,
 )
 from tools.mutants import tests_of as chosen_tests
@@ -57,6 +58,10 @@ def test_every_module_is_tried_by_tests_that_exist():
     assert chosen_tests("_cache") == ["tests/test_decoding.py", "tests/test_bad_input.py"]
     assert "tests/test_packed.py" in chosen_tests("multi_head")
     assert {"tests/test_lookup.py", "tests/test_vision.py"} < set(chosen_tests("_validate"))
+    # they start processes, and those of a run of mutmut's own have no mutant in them
+    assert "tests/test_devices.py" not in chosen_tests("_validate")
+    assert "process_isolation = forkserver" in settings("_ring")
+    assert "process_isolation = fork\n" in settings("_validate")
     assert set(MODULES) - set(HELD) == ASIDE
 
 

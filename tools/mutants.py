@@ -9,7 +9,9 @@ with a decorator other than ``classmethod`` and ``staticmethod``, as kernels hav
 outside functions. What starts the kernels is counted where Triton is installed (make kernels).
 
 Where code runs in other processes, mutmut does not see which tests meet it, and every test of the
-module may. A mutant that runs out of time is tried again alone, and is caught if it does so again.
+module may; each mutant's tests start processes of their own, for those of another run have no
+mutant in them. A mutant that runs out of time is tried again alone, and is caught if it does so
+again.
 
 tests/equivalent_mutants.toml lists mutants that change nothing, with the reason. The second score
 is without them. Exits with 1 if a module of HELD then has less than 95 %, or if the list has a
@@ -60,6 +62,9 @@ SETTINGS = """\
 source_paths = attention_lib
 only_mutate = attention_lib/{module}.py
 do_not_mutate = attention_lib/checks/*
+process_isolation = {isolation}
+timeout_constant = 10
+timeout_multiplier = 3
 also_copy =
     {copied}
 pytest_add_cli_args =
@@ -97,10 +102,22 @@ class Change:
 def tests_of(module):
     """The files of tests that must notice the mutants of a module, as paths from the root."""
     own = f"tests/test_{SECOND.get(module, module)}.py"
-    every = [f"tests/test_{name}.py" for name in sorted(FOUND)]
+    every = [f"tests/test_{name}.py" for name in sorted(FOUND - ELSEWHERE)]
     chosen = [own] if (ROOT / own).is_file() else every
     chosen = [path for path in chosen if (ROOT / path).is_file()]
     return [*chosen, *MORE.get(module, []), "tests/test_bad_input.py"]
+
+
+def settings(module):
+    """What mutmut is told for one module."""
+    return SETTINGS.format(
+        module=module,
+        # "fork" hands a mutant the processes that mutmut's own run of the tests has started
+        isolation="forkserver" if module in ELSEWHERE else "fork",
+        copied="\n    ".join(COPIED),
+        expression=KERNELS if module == "_flash" else " and ".join(f"not {x}" for x in LEFT_OUT),
+        tests="\n    ".join(tests_of(module)),
+    )
 
 
 def prepare(module):
@@ -112,13 +129,7 @@ def prepare(module):
     for name in ["attention_lib", *COPIED]:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
-    settings = SETTINGS.format(
-        module=module,
-        copied="\n    ".join(COPIED),
-        expression=KERNELS if module == "_flash" else " and ".join(f"not {x}" for x in LEFT_OUT),
-        tests="\n    ".join(tests_of(module)),
-    )
-    (folder / "setup.cfg").write_text(settings, "utf-8")
+    (folder / "setup.cfg").write_text(settings(module), "utf-8")
     return folder
 
 
