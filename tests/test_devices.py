@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 import weakref
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,10 @@ RINGS = {
     "float32": {"dtype": torch.float32, "is_causal": True},
     "float16": {"dtype": torch.float16},
     "bfloat16": {"dtype": torch.bfloat16, "is_causal": True},
+    "three axes": {"is_causal": True},
+    "places that do not matter": {},
 }
+ZIGZAG = ("zigzag", "many blocks", "three axes", "places that do not matter")
 LAYERS = {
     "plain": {},
     "grouped": {"num_kv_heads": 4},
@@ -63,13 +67,14 @@ def ring_inputs(name):
     shapes = (queries, D), (length, D), (length, V), (queries, V)
     options = dict(RINGS[name])
     dtype = options.pop("dtype", torch.float64)
-    made = [torch.randn(B, H, *s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes]
+    leading = (H,) if name == "three axes" else (B, H)
+    made = [torch.randn(*leading, *s, generator=rng, dtype=torch.float64).to(dtype) for s in shapes]
     return *made, options
 
 
 def places(name, world, rank, length=L):
     """The places in the sequence of a rank's slice."""
-    if name in ("zigzag", "many blocks"):
+    if name in ZIGZAG:
         return zigzag_positions(length, world, rank)
     if name.startswith("unequal"):
         return torch.arange(length).split(UNEQUAL[world])[rank]
@@ -82,7 +87,7 @@ def in_a_ring(name):
     here = [places(name, dist.get_world_size(), dist.get_rank(), x.shape[-2]) for x in whole]
     query, key, value, grad = (x[..., i, :] for x, i in zip(whole, here, strict=True))
     inputs = [x.contiguous().requires_grad_() for x in (query, key, value)]
-    if name in ("zigzag", "many blocks"):
+    if name in ZIGZAG:
         options["positions"] = here[0]
     output = ring_attention(*inputs, **options)
     return output.detach(), *torch.autograd.grad(output, inputs, grad)
@@ -138,6 +143,29 @@ def layer_call(layer, kind):
     }
 
 
+def over_two_processes():
+    """How many processes of a mesh of pairs share two heads, and the outputs of the layer."""
+    world = dist.get_world_size()
+    pairs = dist.init_device_mesh(
+        "cpu", (-(-world // 2), min(world, 2)), mesh_dim_names=("", "pair")
+    )
+    with warnings.catch_warnings(action="error"):
+        layer = HeadParallelAttention.from_layer(two_heads(), pairs["pair"])
+    return layer.ranks, with_and_without_mask(layer)
+
+
+def two_heads():
+    torch.manual_seed(5)
+    return MultiHeadAttention(4, 2).double()
+
+
+def with_and_without_mask(layer):
+    rng = torch.Generator().manual_seed(6)
+    x = torch.randn(B, WORDS, 4, generator=rng, dtype=torch.float64)
+    mask = torch.rand(1, 2, WORDS, WORDS, generator=rng) < 0.6
+    return [layer(x).detach(), layer(x, mask=mask).detach()]
+
+
 def refusal(function):
     try:
         function()
@@ -160,12 +188,21 @@ def refusals():
         "gradients": lambda: ring_attention(x.clone().requires_grad_(rank == 0), x, x),
         "lengths": lambda: ring_attention(x, x[:, :3], x[:, :3], is_causal=True),
         "meta": lambda: ring_attention(*[x.to("meta")] * 3),
+        "list": lambda: ring_attention(x, x, x, positions=[0, 1, 2, 3]),
+        "scale": lambda: ring_attention(x, x, x, scale="1"),
+        "leading axes": lambda: ring_attention(*[x[: int(rank == world - 1)]] * 3),
+        "own places": lambda: ring_attention(
+            x, x, x, is_causal=True, positions=torch.arange(4) if rank == world - 1 else None
+        ),
     }
+    words = torch.zeros(1, 3, 8)
     of_layer = {
         "heads": lambda: HeadParallelAttention(6, 3),
         "groups": lambda: HeadParallelAttention(24, 12, num_kv_heads=6 // max(2, world)),
         "dropout": lambda: HeadParallelAttention.from_layer(MultiHeadAttention(8, 4, dropout=0.1)),
         "width": lambda: HeadParallelAttention(8, 4)(torch.zeros(1, 3, 7)),
+        "mask": lambda: HeadParallelAttention(8, 4)(words, mask=torch.zeros(3, 3)),
+        "shorter": lambda: HeadParallelAttention(8, 4)(words, words[:, :2], is_causal=True),
     }
     return {name: refusal(function) for name, function in (of_ring | of_layer).items()}
 
@@ -231,6 +268,7 @@ def everything():
             for name in LAYERS
             for kind in MASKS
         },
+        "two heads": over_two_processes(),
         "refusals": refusals(),
         "communication": communication(),
         "most keys": most_keys(),
@@ -260,6 +298,18 @@ def test_ring_is_attention_over_the_whole_sequence_forward_and_backward(name, wo
             torch.testing.assert_close(piece.double(), want, rtol=tolerance, atol=tolerance)
 
 
+def test_parts_of_the_keys_are_merged_by_their_log_sum_exp():
+    rng = torch.Generator().manual_seed(0)
+    scores = 5 * torch.randn(L, L, generator=rng, dtype=torch.float64)
+    value = torch.randn(L, V, generator=rng, dtype=torch.float64)
+    output, lse = torch.zeros_like(value), torch.full((L,), -torch.inf, dtype=torch.float64)
+    for part in slice(0, 0), slice(0, 5), slice(5, 5), slice(5, L):
+        weights = scores[:, part].softmax(-1)
+        ring._merge_partial(output, lse, weights @ value[part], scores[:, part].logsumexp(-1))
+    torch.testing.assert_close(output, scores.softmax(-1) @ value)
+    torch.testing.assert_close(lse, scores.logsumexp(-1))
+
+
 @real
 def test_ring_of_some_of_the_processes_is_attention_over_their_slices(world):
     first, *others = [result["ring of some"] for result in ranks(world)]
@@ -280,6 +330,33 @@ def test_heads_dealt_out_are_the_whole_layer_forward_and_backward(name, kind, wo
         assert type(found["output"]) is torch.Tensor  # whole, and not still being summed
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-10, msg=key)
+
+
+@real
+def test_heads_are_dealt_out_to_the_processes_of_a_mesh(world):
+    expected = with_and_without_mask(two_heads())
+    for number, found in (result["two heads"] for result in ranks(world)):
+        assert number == min(world, 2)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_group_without_the_name_of_a_back_end_runs_on_the_cpu():
+    def outputs():
+        import torch
+        import torch.distributed as dist
+
+        from attention_lib import HeadParallelAttention, MultiHeadAttention, ring_attention
+
+        dist.destroy_process_group()
+        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        assert dist.get_backend() not in ("gloo", "nccl")
+        layer, x = MultiHeadAttention(4, 2), torch.randn(2, 3, 4)
+        torch.testing.assert_close(HeadParallelAttention.from_layer(layer)(x), layer(x))
+        right = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        torch.testing.assert_close(ring_attention(x, x, x), right)
+        return "equal"
+
+    assert run_ranks(outputs, 1) == ["equal"]
 
 
 @real
@@ -351,10 +428,23 @@ def test_zigzag_refuses_a_rank_that_is_not_there():
 
 @pytest.mark.refusal
 def test_both_refuse_to_run_without_a_process_group():
-    with pytest.raises(ValueError, match=r"no process group. Start the code with torchrun"):
-        HeadParallelAttention(8, 4)
-    with pytest.raises(ValueError, match=r"or start it with run_ranks"):
-        ring_attention(*[torch.zeros(3, 2)] * 3)
+    message = (
+        "there is no process group. Start the code with torchrun and call "
+        "torch.distributed.init_process_group() first, or start it with run_ranks"
+    )
+    for call in (
+        lambda: HeadParallelAttention(8, 4),
+        lambda: ring_attention(*[torch.zeros(3, 2)] * 3),
+    ):
+        assert refusal(call) == f"ValueError: {message}"
+
+
+@pytest.mark.refusal
+def test_tensors_must_be_where_the_back_end_of_their_group_is(monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", {None: "gloo", "GPUs": "nccl"}.get)
+    said = "ValueError: the back end nccl takes tensors on cuda; got one on cpu"
+    assert refusal(lambda: ring_attention(*[torch.zeros(3, 2)] * 3, group="GPUs")) == said
 
 
 SAID = {
@@ -364,6 +454,10 @@ SAID = {
     "meta": "ValueError: the back end gloo takes tensors on cpu; got one on meta",
     "dropout": "ValueError: a layer dealt out has no dropout; got dropout = 0.1",
     "width": "ValueError: query must have shape (batch, position, embed_dim = 8); got (1, 3, 7)",
+    "list": "TypeError: positions must be a tensor of dtype torch.int64; got list",
+    "scale": "ValueError: scale must be a finite number or None; got '1'",
+    "mask": "TypeError: mask must ",
+    "shorter": "ValueError: is_causal needs as many queries as keys; got L = 3, S = 2",
 }
 SAID_BY_SEVERAL = {
     "widths": "ValueError: all ranks must call ring_attention alike, only the lengths may differ",
@@ -373,6 +467,8 @@ SAID_BY_SEVERAL = {
     "gradients": "got gradients ",
     "heads": "a head is not cut; got {} processes, num_heads = 3, num_kv_heads = 3",
     "groups": "got {} processes, num_heads = 12, num_kv_heads = ",
+    "leading axes": "got leading_axes {last} on rank {rank} and {not_last} on rank ",
+    "own places": "got own_positions {last} on rank {rank} and {not_last} on rank ",
 }
 
 
@@ -380,9 +476,11 @@ SAID_BY_SEVERAL = {
 @real
 def test_wrong_inputs_are_refused_in_every_rank_and_the_ring_goes_on(world):
     expected = SAID | (SAID_BY_SEVERAL if world > 1 else {})
-    for result in ranks(world):
+    for rank, result in enumerate(ranks(world)):
+        last = rank == world - 1
+        here = {"rank": rank, "last": int(last), "not_last": int(not last)}
         for name, words in expected.items():
-            assert words.format(world) in result["refusals"][name], name
+            assert words.format(world, **here) in result["refusals"][name], name
 
 
 def reports_rank():
