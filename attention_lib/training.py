@@ -49,7 +49,8 @@ def train(
         raise ValueError(f"steps must be at least 1; got {steps}")
     # the rate of every step is set by OneCycleLR
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=weight_decay)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1)
+    rise = 0.1 if steps != 10 else 0.11  # of 10 steps a tenth is 0 to PyTorch, which divides by it
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, steps, pct_start=rise)
     losses = []
     model.train()
     try:

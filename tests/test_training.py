@@ -96,6 +96,15 @@ def test_rate_rises_over_a_tenth_of_the_steps_and_falls_as_a_cosine_to_almost_0(
     assert {group["weight_decay"] for group in seen} == {0.25}
 
 
+@pytest.mark.parametrize("steps", range(1, 41))
+def test_any_number_of_steps_ends_at_almost_0(steps, monkeypatch):
+    rates = []
+    watch_steps(monkeypatch, lambda optimizer: rates.append(optimizer.param_groups[0]["lr"]))
+    assert len(training.train(*line(), steps)) == len(rates) == steps
+    assert max(rates) <= 3e-3
+    assert steps == 1 or rates[-1] < 1e-6
+
+
 def test_an_interrupt_keeps_what_was_learned(capsys):
     model, loss = line()
     calls = iter(range(100))
