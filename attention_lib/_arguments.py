@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable
-from numbers import Integral, Real
+from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,6 +125,42 @@ def ids(name, value, axes=("batch", "position"), size=None):
         raise ValueError(f"{name} must lie between 0 and {size - 1}; got {low} to {high}")
 
 
+def block(pair, before):
+    """The scores and values of a block, and what they have in common with every other block.
+
+    Args:
+        pair: Scores ``(..., L, n)`` and values ``(..., n, v)``.
+        before: What the blocks before have in common; ``None`` for the first one.
+
+    Raises:
+        TypeError: Not a pair of float tensors of one dtype, or another one than before.
+        ValueError: Shapes or devices that do not fit, no key, or another ``(..., L, v)``.
+    """
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise TypeError(f"blocks must be pairs of scores and values; got {kind(pair)}")
+    scores, values = pair
+    float_tensor("scores of the blocks", scores)
+    float_tensor("values of the blocks", values)
+    for what, error in (("dtype", TypeError), ("device", ValueError)):
+        both = getattr(scores, what), getattr(values, what)
+        if both[0] != both[1]:
+            raise error(f"blocks must have one {what}; got scores {both[0]} and values {both[1]}")
+    shapes = tuple(scores.shape), tuple(values.shape)
+    alike = min(map(len, shapes)) > 1 and shapes[0][:-2] == shapes[1][:-2]
+    if not (alike and shapes[0][-1] == shapes[1][-2] > 0):
+        raise ValueError(
+            "a block needs scores (..., L, n) and values (..., n, v) with the same leading "
+            f"axes and the same n of at least 1; got {shapes[0]} and {shapes[1]}"
+        )
+    common = scores.dtype, str(scores.device), (*shapes[0][:-1], shapes[1][-1])
+    if common != (before or common):
+        raise (ValueError if common[0] == before[0] else TypeError)(
+            "all blocks must have the same dtype, device and (..., L, v); "
+            f"got {before}, then {common}"
+        )
+    return scores, values, common
+
+
 def bool_tensor(name, value, shape, axes):
     """Refuse what is not bool or does not broadcast to the shape of those axes.
 
@@ -142,7 +179,9 @@ def bool_tensor(name, value, shape, axes):
 
 def _integers(least, numbers):
     for name, number in numbers.items():
-        if not isinstance(number, Integral) or isinstance(number, bool):
-            raise TypeError(f"{name} must be an integer; got {number!r}")
+        if not isinstance(number, (int, np.int64)) or isinstance(number, bool):
+            # NumPy's other integers wrap around, some of them at 256
+            kinds = " of Python or an int64" * isinstance(number, np.integer)
+            raise TypeError(f"{name} must be an integer{kinds}; got {number!r}")
         if number < least:
             raise ValueError(f"{name} must be at least {least}; got {number}")

@@ -272,7 +272,29 @@ def cache_bytes(
         batch_size=batch_size, bytes_per_number=bytes_per_number,
     )  # fmt: skip
     _arguments.counts(**sizes)
-    return 2 * math.prod(sizes.values())
+    return 2 * math.prod(map(int, sizes.values()))  # int64 could overflow
+
+
+def _check_caches(caches, blocks, window):
+    """Refuse what would give a model of that many blocks wrong numbers."""
+    for cache in caches:
+        _arguments.instance("each cache", cache, KeyValueCache, "a KeyValueCache")
+    if not len(caches) == len(set(map(id, caches))) == blocks:
+        raise ValueError(
+            f"there must be {blocks} caches, one for each block; "
+            f"got {len(caches)}, {len(set(map(id, caches)))} of them different"
+        )
+    for cache in caches:
+        if cache.window != window and not (cache.window is None and cache.capacity <= window):
+            raise ValueError(
+                f"each cache must have the model's window, {window}, or no window and no larger "
+                f"capacity; got window {cache.window} and capacity {cache.capacity}"
+            )
+        if not torch.equal(cache.lengths, caches[0].lengths):
+            raise ValueError(
+                "all caches must hold the same number of tokens; "
+                f"got {caches[0].lengths.tolist()} and {cache.lengths.tolist()}"
+            )
 
 
 def _check_real(real, shape, device):

@@ -9,7 +9,9 @@ looks anew at where they lie.
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn.modules import module as every_module
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 WIDEST = 128  # features; beyond, the products take longer than the calls
 
@@ -21,6 +23,8 @@ def pack(layers):
         A :class:`Block`. ``None``, and nothing has moved, for layers that are wide, not alike, or
         more than a product, and for memory that is not on the CPU or belongs to others as well.
     """
+    if not all(layer and layer.__dict__ for layer in layers):  # a copy that is not finished
+        return None
     parameters = _parameters(layers)
     weights, biases = parameters[:3], parameters[3:]
     if not _movable(weights):
@@ -34,7 +38,8 @@ def pack(layers):
 class Block:
     """The parameters of three equal linear layers in one piece of memory.
 
-    A copy or a pickle of it is ``None``: copied parameters lie elsewhere.
+    A copy or a pickle of it is an empty set, which ``torch.load`` takes with ``weights_only``:
+    copied parameters lie elsewhere.
 
     Attributes:
         whole: Weight and bias, or ``None``, of the one layer that stands for the three.
@@ -52,7 +57,7 @@ class Block:
             self.parts += parts
 
     def __reduce__(self):
-        return type(None), ()
+        return set, ()
 
     def holds(self, layers):
         """Whether the layers' parameters are the parts, and a call of each is a product only."""
@@ -72,6 +77,8 @@ class Block:
         """The outputs of the layers for one input, side by side; ``None`` where calls are due."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
+        if is_in_torch_dispatch_mode() and get_proxy_mode() is not None:
+            return None  # a trace would take the memory for a constant
         if every_module._global_forward_hooks or every_module._global_forward_pre_hooks:
             return None
         return F.linear(x, *self.whole) if self.holds(layers) else None
@@ -91,11 +98,14 @@ def _parameters(layers):
 
 
 def _movable(group):
-    """Whether three parameters can become the thirds of one."""
+    """Whether three parameters can become the thirds of one, and lie in no larger vector."""
     first = group[0] if group else None
-    return len(set(map(id, group))) == 3 and all(
+    alike = len(set(map(id, group))) == 3 and all(
         type(p) is nn.Parameter
         and (p.shape, p.dtype) == (first.shape, first.dtype)
         and (p.is_cpu and not p.is_shared() and p.shape[-1] <= WIDEST)
         for p in group
     )
+    memory = [p.untyped_storage() for p in group] if alike else []
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in memory}
+    return alike and (len(sizes) == 3 or sum(sizes.values()) == sum(p.nbytes for p in group))

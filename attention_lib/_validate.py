@@ -5,7 +5,7 @@ from numbers import Real
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attention_lib import _arguments
 from attention_lib._hints import about_heads, about_mask, two_alignments
@@ -45,7 +45,7 @@ def attention_arguments(query, key, value, mask=None, is_causal=False, scale=Non
     _arguments.probability("dropout_p", dropout_p)
 
 
-def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=False):
+def layer_arguments(inputs, widths, num_heads, part, mask=None, is_causal=False):
     """Refuse what a layer of several heads does not mean to accept.
 
     Args:
@@ -53,7 +53,7 @@ def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=Fals
             ``(batch, S, widths[2])``.
         widths: The layer's ``embed_dim``, ``kdim`` and ``vdim``.
         num_heads: The layer's number of query heads.
-        weight: One of the layer's weights, for its dtype and device.
+        part: A module of the layer; its weights have the layer's dtype and device.
         mask: ``None`` or bool, True = may attend.
         is_causal: bool.
 
@@ -62,7 +62,7 @@ def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=Fals
             another one), a mask that is not bool.
         ValueError: Shapes or devices that do not fit.
     """
-    checked = ()
+    checked, weight = (), _weight(part)
     for (name, size), tensor, width in zip(_LAYER_INPUTS, inputs, widths, strict=True):
         if tensor is not checked:  # in self-attention the three are one
             _arguments.float_tensor(name, tensor)
@@ -78,7 +78,7 @@ def layer_arguments(inputs, widths, num_heads, weight, mask=None, is_causal=Fals
         _layer_mask(tuple(mask.shape), *query.shape[:2], key.shape[1], num_heads)
 
 
-def block_input(name, tensor, embed_dim, weight):
+def block_input(name, tensor, embed_dim, part):
     """Refuse what is not a ``(batch, position, embed_dim)`` tensor of a block's dtype and device.
 
     Raises:
@@ -87,7 +87,7 @@ def block_input(name, tensor, embed_dim, weight):
         ValueError: Another shape or device.
     """
     _arguments.float_tensor(name, tensor)
-    _same_kind(name, tensor, "the block's weights", weight, autocast=True)
+    _same_kind(name, tensor, "the block's weights", _weight(part), autocast=True)
     _sequence(name, tensor, "embed_dim", embed_dim)
 
 
@@ -118,6 +118,33 @@ def layer_sizes(dropout=0.0, num_kv_heads=None, **sizes):
             f"head; got num_heads = {num_heads}, num_kv_heads = {num_kv_heads}"
         )
     _arguments.probability("dropout", dropout)
+
+
+def class_of(thing):
+    """The name of the class with its module's: two layers are called nearly the same."""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def plain_layer(name, layer, *types):
+    """Refuse a layer that its four weights and their biases do not describe.
+
+    Raises:
+        TypeError: Not of one of the types: a subclass may attend in another way.
+        ValueError: A projection that is pruned, quantized, wrapped or the like.
+    """
+    if type(layer) not in types:
+        raise TypeError(
+            f"{name} must be a {' or '.join(t.__name__ for t in types)} of attention_lib, and no "
+            "subclass, which may attend in another way; "
+            f"got {class_of(layer)}"
+        )
+    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        module = getattr(layer, part)
+        if type(module) is not nn.Linear or module._parameters.keys() != {"weight", "bias"}:
+            raise ValueError(
+                f"the projections of {name} must be torch.nn.Linear with weight and bias alone; "
+                f"got for {part} {type(module).__name__} with {list(module._parameters)}"
+            )
 
 
 def packed_arguments(inputs, in_proj_weight, out_proj_weight, in_proj_bias, out_proj_bias):
@@ -159,7 +186,19 @@ def _sequence(name, tensor, size, width):
         )
 
 
+def _weight(module):
+    """A parameter that tells the dtype and device of a module; ``None`` where it has none."""
+    if "weight" in module._parameters:  # a scripted module has no get
+        weight = module._parameters["weight"]
+        if weight is not None and weight.dtype.is_floating_point:
+            return weight
+    # pruned, quantized or wrapped: what it is called with exists during its call only, if at all
+    return next((p for p in module.parameters() if p.dtype.is_floating_point), None)
+
+
 def _same_kind(name, tensor, other_name, other, autocast=False):
+    if other is None:
+        return
     if tensor.dtype != other.dtype and not (autocast and _autocast(tensor, other)):
         raise TypeError(
             "all inputs must have one dtype; "

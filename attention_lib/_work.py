@@ -100,6 +100,7 @@ def attention_flops(
     v = d if v is None else v
     _arguments.positive(batch=batch, heads=heads, q=q, k=k, d=d, v=v)
     _arguments.flags(backward=backward, recompute=recompute)
+    batch, heads, q, k, d, v = map(int, (batch, heads, q, k, d, v))  # int64 could overflow
     scores, average = 2 * q * k * d, 2 * q * k * v
     if backward:  # a product has two factors, and each of them gets a gradient
         return batch * heads * (2 * (scores + average) + scores * recompute)
@@ -151,6 +152,7 @@ def attention_bytes(
     _arguments.positive(batch=batch, heads=heads, q=q, k=k, d=d, v=v)
     _arguments.flags(backward=backward, fused=fused)
     _arguments.float_dtype("dtype", dtype)
+    batch, heads, q, k, d, v = map(int, (batch, heads, q, k, d, v))  # as above
     tensors = (1 + backward) * (q * d + k * d + k * v + q * v)
     if fused:  # the log-sum-exp of each query is float32 for half precision, too
         return batch * heads * (tensors * dtype.itemsize + q * max(4, dtype.itemsize))
@@ -252,14 +254,17 @@ def kind_of(output):
 
 
 def copies(name, output):
-    """All tensors of an output on the CPU in float64; `name` is for errors."""
+    """All tensors of an output on the CPU in 64 bits a number; `name` is for errors."""
     found = all_tensors(output)
     if not found:
         raise TypeError(
             f"{name!r} must return a tensor or array, or a tuple, list or dict of them, to be "
             f"compared; got {type(output).__name__}"
         )
-    found = [tensor.detach().to("cpu", torch.float64, copy=True) for tensor in found]
+    found = [
+        x.detach().to("cpu", torch.complex128 if x.is_complex() else torch.float64, copy=True)
+        for x in found
+    ]
     for what, holds in {"NaN": torch.isnan, "infinity": torch.isinf}.items():
         if any(holds(tensor).any() for tensor in found):
             raise ValueError(

@@ -5,7 +5,6 @@ Babel writes the dates, from the locale data of the Unicode consortium. It is an
 """
 
 import datetime
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -32,6 +31,10 @@ LANGUAGES = {
 # Four that every locale has in its own way, and six patterns: E weekday, d day, M month, y year.
 _OWN = ("full", "long", "medium", "short")
 FORMATS = (*_OWN, "d MMMM y", "d MMM y", "MMMM d, y", "EEE d MMM y", "d.M.y", "y-MM-dd")
+
+# The fields of a format, with the letter that is theirs here: c is a weekday and L a month that
+# stand alone, G is an era such as AD, which some locales write.
+_FIELDS = {"E": "E", "c": "E", "d": "d", "M": "M", "L": "M", "y": "y", "G": " "}
 
 # A century, so that a year of two digits has one meaning.
 _FIRST, _DAYS = datetime.date(1950, 1, 1), 36_525
@@ -69,7 +72,8 @@ def write_date(date: datetime.date, format: str, locale: str) -> tuple[str, str]
     Raises:
         ImportError: Babel is not installed.
         TypeError: Not a date, or a format or locale that is not a text.
-        ValueError: A locale or a format that Babel does not know.
+        ValueError: A locale or a format that Babel does not know, or a field that is no part of a
+            date such as an hour.
 
     Example:
         >>> text, fields = write_date(datetime.date(2026, 3, 4), "full", "de")
@@ -88,10 +92,14 @@ def write_date(date: datetime.date, format: str, locale: str) -> tuple[str, str]
     own = format in _OWN
     pattern = dates.get_date_format(format, locale) if own else dates.parse_pattern(format)
     written = dates.DateTimeFormat(date, locale)
-    # Babel's own form of a pattern is "%(d)s %(MMMM)s %(y)s": every other piece names a field
-    pieces = re.split(r"%\((\w+)\)s", pattern.format)
-    texts = [written[piece] if i % 2 else piece for i, piece in enumerate(pieces)]
-    letters = [piece[0] if i % 2 else " " for i, piece in enumerate(pieces)]
+    # a piece is text that is copied, or the letter of a field and how often it is repeated
+    pieces = dates.tokenize_pattern(pattern.pattern)
+    if not {piece[0] for kind, piece in pieces if kind == "field"} <= set(_FIELDS):
+        raise ValueError(
+            f"format must have no other fields than {', '.join(_FIELDS)}; got {format!r}"
+        )
+    texts = [written[piece[0] * piece[1]] if kind == "field" else piece for kind, piece in pieces]
+    letters = [_FIELDS[piece[0]] if kind == "field" else " " for kind, piece in pieces]
     fields = [letter * len(text) for letter, text in zip(letters, texts, strict=True)]
     return "".join(texts), "".join(fields)
 
@@ -220,6 +228,7 @@ class Transducer(nn.Module):
         )
         if embed_dim % 2:
             raise ValueError(f"embed_dim must be even, half for each direction; got {embed_dim}")
+        embed_dim = int(embed_dim)  # the recurrent layers take no int64
         half = embed_dim // 2
         self.source_embedding = nn.Embedding(source_size, embed_dim)
         self.encoder = nn.GRU(embed_dim, half, batch_first=True, bidirectional=True)

@@ -100,7 +100,7 @@ class TransformerBlock(nn.Module):
         Raises:
             TypeError, ValueError: An input or a mask that does not fit.
         """
-        _validate.block_input("x", x, self.embed_dim, self.norm1.weight)
+        _validate.block_input("x", x, self.embed_dim, self.norm1)
         attend = partial(
             self.attention, mask=mask, is_causal=is_causal, return_weights=return_weights
         )
@@ -192,7 +192,7 @@ class CrossAttentionBlock(nn.Module):
             TypeError, ValueError: An input or a mask that does not fit.
         """
         for name, tensor in (("x", x), ("memory", memory)):
-            _validate.block_input(name, tensor, self.embed_dim, self.norm1.weight)
+            _validate.block_input(name, tensor, self.embed_dim, self.norm1)
         attend = partial(
             self.attention, mask=mask, is_causal=is_causal, return_weights=return_weights
         )
@@ -345,21 +345,28 @@ class LinearBiasAttention(MultiHeadAttention):
 
     The published bias for query i and key j is ``-slope * (i - j)``, with one of
     :func:`linear_bias_slopes` for each head. Softmax does not see ``-slope * i``, which is the
-    same for all keys, so ``slope * j`` is left: one more feature of each key, its position, and
-    one more of each query, the slope. Without a causal mask the last keys would win.
+    same for all keys, so ``slope * j`` is left, and no bias is stored for each pair: two more
+    features of each key, the digits of its position to the base 256, and two more of each query,
+    the slope times 256 and the slope. Without a causal mask the last keys would win.
+
+    Half precision holds the digits of 65536 positions exactly. Scores are sums with ``slope * j``
+    in float32, and rounded as such: by up to 3e-5 at position 1000 where the slope is 0.5.
     """
 
     def _heads(self, query, key, value):
         query, key, value = super()._heads(query, key, value)
         d = query.shape[-1]
+        position = torch.arange(key.shape[-2], device=key.device)
+        # two digits, since bfloat16 rounds the integers above 256
+        digits = torch.stack((position // 256, position % 256), dim=-1).to(key)
         slope = linear_bias_slopes(self.num_heads).to(query)[:, None, None]
-        position = torch.arange(key.shape[-2]).to(key)[:, None]
-        # scores are divided by the root of d + 1 now, and the old ones still want the root of d
-        query = torch.cat((query / math.sqrt(d), slope.expand(*query.shape[:-1], 1)), dim=-1)
-        key = torch.cat((key, position.expand(*key.shape[:-1], 1)), dim=-1)
-        return query * math.sqrt(d + 1), key, value
+        slopes = torch.cat((256 * slope, slope), dim=-1).expand(*query.shape[:-1], 2)
+        # scores are divided by the root of d + 2 now, and the old ones still want the root of d
+        query = torch.cat((query * math.sqrt(1 + 2 / d), slopes * math.sqrt(d + 2)), dim=-1)
+        return query, torch.cat((key, digits.expand(*key.shape[:-1], 2)), dim=-1), value
 
 
+_LAYERS = (MultiHeadAttention, RotaryAttention, LinearBiasAttention)
 _COS_SIN = (torch.cos, torch.sin)
 
 

@@ -375,8 +375,7 @@ class ChangedAttention(nn.Module):
     It computes self-attention; values and output projection are those of ``attention``.
 
     Args:
-        attention: A :class:`~attention_lib.multi_head.MultiHeadAttention` layer with as many key
-            heads as query heads.
+        attention: A :class:`~attention_lib.multi_head.MultiHeadAttention` layer.
         change: Called with the weights ``(b, h, q, k)`` and the mask; returns new weights.
     """
 
@@ -388,9 +387,9 @@ class ChangedAttention(nn.Module):
     def forward(self, query, mask=None, is_causal=False, return_weights=False):
         """The output ``(b, q, embed_dim)``, and with ``return_weights`` the changed weights."""
         layer = self.attention
-        _, weights = layer(query, mask=mask, is_causal=is_causal, return_weights=True)
-        weights = self.change(weights, mask)
-        value = split_heads(layer.v_proj(query), self.num_heads)
+        weights = self.change(layer(query, None, None, mask, is_causal, True)[1], mask)
+        value = split_heads(layer.v_proj(query), layer.num_kv_heads)
+        value = value.repeat_interleave(self.num_heads // layer.num_kv_heads, dim=1)
         output = layer.out_proj(merge_heads(weights @ value))
         return (output, weights) if return_weights else output
 

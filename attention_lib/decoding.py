@@ -9,8 +9,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attention_lib import _arguments, _validate
-from attention_lib._cache import KeyValueCache, RollingCache, _check_real, cache_bytes
-from attention_lib.block import RotaryAttention, TransformerBlock, _residual, rotary
+from attention_lib._cache import (
+    KeyValueCache,
+    RollingCache,
+    _check_caches,
+    _check_real,
+    cache_bytes,
+)
+from attention_lib.block import _LAYERS, RotaryAttention, TransformerBlock, _residual, rotary
 from attention_lib.masks import padding_mask, window_mask
 from attention_lib.multi_head import MultiHeadAttention, _merge
 from attention_lib.single_head import _attend
@@ -43,7 +49,8 @@ def attend_with_cache(
     Args:
         layer: A :class:`~attention_lib.multi_head.MultiHeadAttention` or a
             :class:`~attention_lib.block.RotaryAttention`, used without dropout. Its parameters are
-            not changed.
+            not changed. Where ``q_proj`` learns, a backward pass must come before the next call,
+            which writes into the keys and values that it needs.
         x: The next tokens, ``(batch, L, embed_dim)``, without those that came before.
         cache: Keys and values of this layer so far; the new ones are appended.
         real: ``(batch, L)``, True = a token, False = padding, wherever it stands.
@@ -65,7 +72,7 @@ def attend_with_cache(
         raise ValueError(f"x must have shape (batch, L, embed_dim); got {tuple(x.shape)}")
     _arguments.instance("cache", cache, KeyValueCache, "a KeyValueCache")
     widths = (layer.embed_dim, layer.kdim, layer.vdim)
-    _validate.layer_arguments((x, x, x), widths, layer.num_heads, layer.q_proj.weight)
+    _validate.layer_arguments((x, x, x), widths, layer.num_heads, layer.q_proj)
     positions = cache.next_positions(x.shape[1], real)
     query, key, value = MultiHeadAttention._heads(layer, x, x, x)
     if isinstance(layer, RotaryAttention):
@@ -147,7 +154,8 @@ class LanguageModel(nn.Module):
             ``(batch, L, vocabulary_size)``.
 
         Raises:
-            TypeError, ValueError: Ids, caches or a ``real`` that do not fit, or a full cache.
+            TypeError, ValueError: Ids, caches or a ``real`` that do not fit (one cache for two
+                blocks, caches of two lengths, of another window than the model's), or a full cache.
         """
         _arguments.ids("ids", ids, size=self.embed.num_embeddings)
         if real is not None:
@@ -158,10 +166,7 @@ class LanguageModel(nn.Module):
             for block in self.blocks:
                 x = block(x, mask=mask, is_causal=True)
             return self.out(self.norm(x))
-        if len(caches) != len(self.blocks):
-            raise ValueError(
-                f"there must be {len(self.blocks)} caches, one for each block; got {len(caches)}"
-            )
+        _check_caches(caches, len(self.blocks), self.window)
         for block, cache in zip(self.blocks, caches, strict=True):
             x = _block_with_cache(block, x, cache, real)
         return self.out(self.norm(x))
@@ -214,8 +219,8 @@ def next_ids(
     Raises:
         TypeError: Scores that are not a float tensor, a ``top_k`` that is not an integer, or a
             generator that is none.
-        ValueError: Scores of another shape, a temperature that is negative or not finite, or a
-            ``top_k`` below 1.
+        ValueError: Scores of another shape, a row with NaN, plus infinity or nothing above minus
+            infinity, a temperature that is negative or not finite, or a ``top_k`` below 1.
 
     Example:
         >>> next_ids(torch.tensor([[0.0, 5.0, 1.0]]), temperature=0).tolist()
@@ -225,12 +230,17 @@ def next_ids(
     _arguments.float_tensor("scores", scores)
     if scores.ndim != 2 or not scores.shape[1]:
         raise ValueError(f"scores must have shape (batch, vocabulary); got {tuple(scores.shape)}")
+    largest = scores.amax(dim=-1, keepdim=True)
+    if not largest.isfinite().all():
+        got = largest[:, 0].tolist()
+        raise ValueError(f"each row of scores must have a finite maximum; got {got}")
     if temperature == 0:
         return scores.argmax(dim=-1)
     if top_k is not None and top_k < scores.shape[-1]:
         least = scores.topk(top_k, dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < least, -math.inf)
-    shares = (scores.double() / temperature).softmax(dim=-1)
+    # the largest first: a score over a small temperature is infinite
+    shares = ((scores.double() - largest) / temperature).softmax(dim=-1)
     return torch.multinomial(shares, 1, generator=generator)[:, 0]
 
 
@@ -280,16 +290,18 @@ def group_heads(layer: MultiHeadAttention, num_kv_heads: int) -> MultiHeadAttent
         num_kv_heads: A divisor of the layer's own number of key/value heads.
 
     Returns:
-        A layer of the same class, dtype and device.
+        A layer of the same class, dtype and device, which can be trained.
 
     Raises:
-        TypeError: Not a MultiHeadAttention, or a number that is not an integer.
-        ValueError: A number that does not divide the layer's.
+        TypeError: Not a MultiHeadAttention, a RotaryAttention or a LinearBiasAttention, or a
+            number that is not an integer.
+        ValueError: A number that does not divide the layer's, or a projection that is more than a
+            :class:`torch.nn.Linear`.
 
     Source:
         Ainslie et al., "GQA", 2023, section 2.1.
     """
-    _arguments.instance("layer", layer, MultiHeadAttention, "a MultiHeadAttention")
+    _validate.plain_layer("layer", layer, *_LAYERS)
     _arguments.positive(num_kv_heads=num_kv_heads)
     if layer.num_kv_heads % num_kv_heads:
         raise ValueError(

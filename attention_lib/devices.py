@@ -78,11 +78,14 @@ class HeadParallelAttention(MultiHeadAttention):
             mesh: As for the class.
 
         Returns:
-            A layer of the same dtype, with a copy of the weights.
+            A layer of the same dtype, with a copy of the weights that can be trained.
 
         Raises:
-            ValueError: A layer with dropout, and what the class refuses.
+            TypeError: Not a MultiHeadAttention, or a subclass, which may attend in another way.
+            ValueError: A layer with dropout, a projection that is more than a
+                :class:`torch.nn.Linear`, and what the class refuses.
         """
+        _validate.plain_layer("layer", layer, MultiHeadAttention)
         if layer.dropout:
             raise ValueError(f"a layer dealt out has no dropout; got dropout = {layer.dropout}")
         parallel = cls(
@@ -125,7 +128,7 @@ class HeadParallelAttention(MultiHeadAttention):
         value = key if value is None else value
         _validate.layer_arguments(
             (query, key, value), (self.embed_dim, self.kdim, self.vdim), self.num_heads,
-            self.q_proj.weight, mask, is_causal,
+            self.q_proj, mask, is_causal,
         )  # fmt: skip
         query, key, value = self._heads(*self._shared(query, key, value))
         if self.num_kv_heads < self.num_heads:

@@ -40,10 +40,12 @@ def softmax(x: Real[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
         raise TypeError(f"axis must be an integer; got {axis!r}")
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis must be one of the {x.ndim} axes of x {x.shape}; got {axis}")
+    dtype = x.dtype
+    x = x.astype(np.result_type(dtype, np.float32))  # a sum in float16 can overflow
     peak = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     exponentials = np.exp(x - np.where(np.isneginf(peak), 0, peak))
     total = exponentials.sum(axis=axis, keepdims=True)
-    return exponentials / np.where(total == 0, 1, total)
+    return (exponentials / np.where(total == 0, 1, total)).astype(dtype)
 
 
 def hard_lookup(
@@ -73,6 +75,8 @@ def hard_lookup(
     found = equal.any(axis=-1)
     if not found.all():
         raise KeyError(f"no key equals the query {query[~found][0].tolist()}")
+    if not len(keys):  # and no query
+        return values.copy()
     return values[len(keys) - 1 - equal[..., ::-1].argmax(axis=-1)]
 
 
@@ -145,7 +149,12 @@ def soft_lookup(
             f"temperature must be positive; got {temperature}. "
             "The limit towards 0 is nearest_lookup (where one key is nearest)."
         )
-    return softmax(query @ keys.T / temperature) @ values
+    scores = query @ keys.T
+    # The largest first: a score over a small temperature is infinite, and their difference NaN.
+    scores -= scores.max(axis=-1, keepdims=True, initial=np.finfo(scores.dtype).min)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scores = np.where(scores == 0, 0, scores / temperature)
+    return softmax(scores) @ values
 
 
 def _real(name, array):

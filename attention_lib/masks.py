@@ -530,14 +530,14 @@ def _integers(name, numbers, axes, shape):
     try:
         # as_tensor alone would move a tensor to the default device
         numbers = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be integers in rows of one length; got {error}") from error
     numbers = numbers if numbers.numel() else numbers.long()  # torch takes [] for floats
     if numbers.dtype == torch.bool or numbers.is_floating_point() or numbers.is_complex():
         raise TypeError(f"{name} must be integers; got {numbers.dtype}")
     if numbers.ndim not in axes:
         raise ValueError(f"{name} must have shape {shape}; got {tuple(numbers.shape)}")
-    return numbers
+    return numbers.long()  # PyTorch computes little with some of the others
 
 
 def _lengths(name, lengths, more=""):

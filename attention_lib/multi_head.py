@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
 
     def __setstate__(self, state):
         super().__setstate__(state)
-        if self._block is None:  # a copy, or fresh from a file
+        if not self._block:  # a copy, or fresh from a file
             self._block = _packed.pack(self._inputs())
 
     def reset_parameters(self):
@@ -199,7 +199,7 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         _validate.layer_arguments(
             (query, key, value), (self.embed_dim, self.kdim, self.vdim), self.num_heads,
-            self.q_proj.weight, mask, is_causal,
+            self.q_proj, mask, is_causal,
         )  # fmt: skip
         _arguments.flags(return_weights=return_weights)
         query, key, value = self._heads(query, key, value)
@@ -278,17 +278,18 @@ class PerHeadAttention(nn.Module):
             layer: Without ``kdim``, ``vdim``, ``num_kv_heads`` and dropout.
 
         Returns:
-            A layer of the same dtype and on the same device, with a copy of the weights. Head i
-            gets rows ``i * d`` to ``(i + 1) * d - 1`` of each projection.
+            A layer of the same dtype and on the same device, with a copy of the weights that can
+            be trained. Head i gets rows ``i * d`` to ``(i + 1) * d - 1`` of each projection.
 
         Raises:
-            TypeError: Not a :class:`MultiHeadAttention`.
-            ValueError: A layer that separate heads of one width cannot express.
+            TypeError: Not a :class:`MultiHeadAttention`, or a subclass, which may attend in
+                another way.
+            ValueError: A layer that separate heads of one width cannot express, or a projection
+                that is more than a :class:`torch.nn.Linear`.
         """
-        _arguments.instance("layer", layer, MultiHeadAttention, "a MultiHeadAttention")
-        plain = MultiHeadAttention(layer.embed_dim, layer.num_heads).extra_repr()
+        _validate.plain_layer("layer", layer, MultiHeadAttention)
         widths = {layer.embed_dim, layer.kdim, layer.vdim}
-        if layer.extra_repr() != plain or len(widths) > 1:
+        if layer.num_kv_heads != layer.num_heads or layer.dropout or len(widths) > 1:
             raise ValueError(
                 "only a layer without kdim, vdim, num_kv_heads and dropout can be taken apart; "
                 f"got kdim = {layer.kdim}, vdim = {layer.vdim}, {layer.extra_repr()}"
@@ -308,11 +309,11 @@ class PerHeadAttention(nn.Module):
         """What :class:`MultiHeadAttention` gives for the same weights, with the same arguments."""
         key = query if key is None else key
         value = key if value is None else value
-        widths, weight = (self.embed_dim,) * 3, self.out_proj.weight
-        _validate.layer_arguments(
-            (query, key, value), widths, len(self.heads), weight, mask, is_causal
-        )
         _arguments.flags(return_weights=return_weights)
+        _validate.layer_arguments(
+            (query, key, value), (self.embed_dim,) * 3, len(self.heads), self.out_proj,
+            mask, is_causal,
+        )  # fmt: skip
         if mask is not None and mask.ndim == 4:
             masks = mask.expand(-1, len(self.heads), -1, -1).unbind(1)
         else:

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
-from attention_lib import _arguments
+from attention_lib import _arguments, _validate
 from attention_lib.multi_head import MultiHeadAttention
+
+_THEIRS = {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"}
+_THEIRS |= {"out_proj.weight", "out_proj.bias"}
 
 
 def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -22,19 +25,27 @@ def from_torch(module: nn.MultiheadAttention) -> MultiHeadAttention:
             device.
 
     Returns:
-        A layer in the same mode, training or not. Weights and biases are copies.
+        A layer in the same mode, training or not. Weights and biases are copies that can be
+        trained.
 
     Raises:
         TypeError: Not a :class:`torch.nn.MultiheadAttention`.
-        ValueError: A module with ``add_bias_kv`` or ``add_zero_attn``.
+        ValueError: A module with ``add_bias_kv`` or ``add_zero_attn``, or with other parameters
+            than PyTorch's, such as a pruned one.
     """
     if not isinstance(module, nn.MultiheadAttention):
-        raise TypeError(f"module must be a torch.nn.MultiheadAttention; got {_kind(module)}")
+        raise TypeError(
+            f"module must be a torch.nn.MultiheadAttention; got {_validate.class_of(module)}"
+        )
     if module.bias_k is not None or module.add_zero_attn:
         raise ValueError(
             "add_bias_kv and add_zero_attn add a key that no input holds, which this layer does "
             f"not do; got add_bias_kv={module.bias_k is not None}, "
             f"add_zero_attn={module.add_zero_attn}"
+        )
+    if others := {name for name, _ in module.named_parameters()} - _THEIRS:
+        raise ValueError(
+            f"module must have the parameters that PyTorch gives it; got {sorted(others)} as well"
         )
     layer = MultiHeadAttention(
         module.embed_dim, module.num_heads, module.kdim, module.vdim,
@@ -52,15 +63,16 @@ def to_torch(module: MultiHeadAttention, batch_first: bool = True) -> nn.Multihe
         batch_first: The layout of the inputs of the new module.
 
     Returns:
-        A module in the same mode, training or not. Weights and biases are copies.
+        A module in the same mode, training or not. Weights and biases are copies that can be
+        trained.
 
     Raises:
-        TypeError: Not a :class:`~attention_lib.multi_head.MultiHeadAttention`, or a
-            ``batch_first`` that is not bool.
-        ValueError: Grouped heads (``num_kv_heads``), which PyTorch's module cannot express.
+        TypeError: Not a :class:`~attention_lib.multi_head.MultiHeadAttention`, or a subclass,
+            which may attend in another way; a ``batch_first`` that is not bool.
+        ValueError: Grouped heads (``num_kv_heads``), which PyTorch's module cannot express, or a
+            projection that is more than a :class:`torch.nn.Linear`.
     """
-    if not isinstance(module, MultiHeadAttention):
-        raise TypeError(f"module must be an attention_lib MultiHeadAttention; got {_kind(module)}")
+    _validate.plain_layer("module", module, MultiHeadAttention)
     if module.num_kv_heads != module.num_heads:
         raise ValueError(
             "torch.nn.MultiheadAttention has a key/value head for each query head; "
@@ -101,7 +113,8 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
         options: Its named arguments, treated as ``inputs`` are.
 
     Returns:
-        The largest absolute entry of the gradient of each input and parameter, by name.
+        The largest absolute entry of the gradient of each input and parameter, by name. A named
+        argument called as a parameter is ``"input name"``.
 
     Raises:
         AssertionError: Gradients that are wrong, each with its name, the worst entry, and both
@@ -134,15 +147,16 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
     def slope(values):
         return _dot(_gradients(loss, values, create_graph=True), directions)
 
-    if not (tensors and loss(tensors).requires_grad):
+    if not (tensors and outputs and loss(tensors).requires_grad):
         raise ValueError("no floating input or parameter reaches an output through autograd")
     _compare("gradient", loss, tensors)
     if second:
         try:
             _compare("second derivative", slope, tensors)
             together = tuple(tensors.values())
+            one = torch.ones_like(loss(tensors), requires_grad=True)  # or it would be drawn
             gradgradcheck(
-                lambda *x: loss(dict(zip(tensors, x, strict=True))), together, fast_mode=True
+                lambda *x: loss(dict(zip(tensors, x, strict=True))), together, one, fast_mode=True
             )
         except GradcheckError as error:
             raise AssertionError(f"wrong second derivative: {error}") from error
@@ -150,10 +164,6 @@ def check_gradients(function, *inputs, second: bool = True, seed: int = 0, **opt
             raise ValueError(f"no second derivatives, pass second=False: {error}") from error
     sizes = zip(tensors, _gradients(loss, tensors), strict=True)
     return {name: g.abs().max().item() if g.numel() else 0.0 for name, g in sizes}
-
-
-def _kind(thing):
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
 def _by_our_names(module):
@@ -170,12 +180,14 @@ def _by_our_names(module):
 
 def _as_function_of_tensors(function, inputs, options):
     """A function of named tensors that gives a list of outputs, and the tensors, in float64."""
-    given = {f"input {i}": x for i, x in enumerate(inputs)} | options
-    tensors = {name: x for name, x in given.items() if _is_floating(x)}
     parameters = {}
     if isinstance(function, nn.Module):
         function = copy.deepcopy(function).double().eval()
         parameters = dict(function.named_parameters())
+    names = [f"input {name}" if name in parameters else name for name in options]
+    given = {f"input {i}": x for i, x in enumerate(inputs)}
+    given |= zip(names, options.values(), strict=True)
+    tensors = {name: x for name, x in given.items() if _is_floating(x)}
     # copies: gradcheck moves the numbers of one tensor at a time, and two inputs may be one tensor
     tensors = {
         name: x.detach().to(torch.float64, copy=True).requires_grad_()
@@ -184,7 +196,7 @@ def _as_function_of_tensors(function, inputs, options):
 
     def run(values):
         arguments = {name: values.get(name, x) for name, x in given.items()}
-        named = {name: arguments.pop(name) for name in options}
+        named = {option: arguments.pop(name) for option, name in zip(options, names, strict=True)}
         positional = tuple(arguments.values())
         if parameters:
             state = {name: values[name] for name in parameters}

@@ -347,11 +347,12 @@ def weight_on(
         raise ValueError(f"weights must have shape (..., h, q, k); got {tuple(weights.shape)}")
     shape = weights.shape[:-3] + weights.shape[-2:]
     _arguments.bool_tensor("marked", marked, shape, "(..., q, k)")
-    marked = marked.unsqueeze(-3)
+    marked = marked.expand(shape).unsqueeze(-3)
+    dtype = torch.promote_types(weights.dtype, torch.float32)  # the sum of many rows is large
     kept = (weights * marked).sum(dim=-1)  # (..., h, q)
     asked = marked.any(dim=-1).expand_as(kept)
-    kept, asked = (x.movedim(-2, 0).flatten(1).sum(dim=1) for x in (kept, asked))
-    return kept / asked
+    kept, asked = (x.movedim(-2, 0).flatten(1).sum(dim=1, dtype=dtype) for x in (kept, asked))
+    return (kept / asked).to(weights.dtype)
 
 
 def _shuffled(batch, count, generator):

@@ -115,10 +115,10 @@ def score_statistics(
             f"got d_k = {d_k}, rows = {rows}, keys = {keys}"
         )
     draw = np.random.Generator.standard_normal if draw is None else draw
-    vectors = np.asarray(draw(np.random.default_rng(rng), (2, rows, d_k)))
+    vectors = _real("components", draw(np.random.default_rng(rng), (2, rows, d_k)))
     if vectors.shape != (2, rows, d_k):
         raise ValueError(f"draw must return the shape {(2, rows, d_k)}; got {vectors.shape}")
-    query, key = vectors
+    query, key = vectors.astype(np.float64)  # products in half precision overflow
     scores = query @ key.T * (1 / math.sqrt(d_k) if scale is None else scale)
     groups = rows // keys
     own = scores.reshape(rows, groups, keys)[np.arange(rows), np.arange(rows) % groups]

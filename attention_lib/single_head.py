@@ -48,6 +48,7 @@ def attention_weights(
         Vaswani et al., "Attention is all you need", 2017, section 3.2.1, equation 1.
     """
     _validate.attention_arguments(query, key, ..., mask, is_causal, scale)
+    scale = None if scale is None else float(scale)
     with _no_autocast(query):
         return _weights(query, key, _allowed(query, mask, is_causal), scale).to(query.dtype)
 
@@ -74,14 +75,16 @@ def scaled_dot_product_attention(
         key: Keys, ``(..., S, d)``, same leading axes: nothing is broadcast.
         value: Values, ``(..., S, v)``; v may differ from d.
         mask: Bool, True = may attend; ``(S,)``, ``(L, S)``, or as many axes as the query,
-            broadcasting to ``(..., L, S)``. A finite value in a masked slot has no influence;
-            NaN and infinity in a masked value spread, and those in a masked key may.
+            broadcasting to ``(..., L, S)``. A finite value in a masked slot has no influence as
+            long as its score is finite; NaN and infinity in a masked value spread, and those in a
+            masked key or its scores may.
         is_causal: Position i may attend to positions 0 to i only; needs L = S. A mask that is
             given as well holds too.
         scale: Factor for the scores, ``1 / sqrt(d)`` by default.
         dropout_p: Probability with which each weight is dropped, in every call: a layer passes 0
             when it is not training.
-        return_weights: Return the weights as well; nothing else changes.
+        return_weights: Return the weights as well; nothing else changes up to rounding. Under
+            autocast the kernel rounds float32 inputs to half precision, and the formula does not.
 
     Returns:
         The output ``(..., L, v)`` in the query's dtype; 0 for a query that may attend to nothing.
@@ -96,6 +99,7 @@ def scaled_dot_product_attention(
     """
     _validate.attention_arguments(query, key, value, mask, is_causal, scale, dropout_p)
     _arguments.flags(return_weights=return_weights)
+    scale = None if scale is None else float(scale)  # PyTorch takes no fraction or large integer
     return _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights)
 
 
@@ -125,6 +129,7 @@ class SingleHeadAttention(nn.Module):
         d_v = d_k if d_v is None else d_v
         _arguments.positive(embed_dim=embed_dim, d_k=d_k, d_v=d_v)
         _arguments.flags(bias=bias)
+        self.embed_dim = embed_dim
         self.q_proj = nn.Linear(embed_dim, d_k, bias=bias)
         self.k_proj = nn.Linear(embed_dim, d_k, bias=bias)
         self.v_proj = nn.Linear(embed_dim, d_v, bias=bias)
@@ -151,10 +156,10 @@ class SingleHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        embed_dim = self.q_proj.in_features
+        embed_dim, weight = self.embed_dim, _validate._weight(self.q_proj)
         for name, x in (("query", query), ("key", key), ("value", value)):
             _arguments.float_tensor(name, x)
-            _validate._same_kind(name, x, "the layer's weights", self.q_proj.weight, autocast=True)
+            _validate._same_kind(name, x, "the layer's weights", weight, autocast=True)
             if x.shape[-1:] != (embed_dim,):
                 raise ValueError(
                     f"{name} must be embed_dim = {embed_dim} wide (last axis); got {tuple(x.shape)}"
@@ -209,7 +214,7 @@ def _attend(query, key, value, mask, is_causal, scale, dropout_p, return_weights
         return _fused(query, key, value, mask, is_causal, scale)
     with _no_autocast(query):
         weights = _weights(query, key, _allowed(query, mask, is_causal), scale)
-        kept = F.dropout(weights, dropout_p) if dropout_p > 0 else weights
+        kept = F.dropout(weights, float(dropout_p)) if dropout_p > 0 else weights
         output = _to(kept @ _to(value, kept.dtype), query.dtype)
     return (output, _to(weights, query.dtype)) if return_weights else output
 

@@ -31,16 +31,18 @@ def online_softmax(
     score multiplies both sums by ``exp(old largest - new largest)``.
 
     Args:
-        blocks: Pairs of scores ``(..., L, n)`` and values ``(..., n, v)``, at least one; n may
-            differ from block to block. A score of minus infinity hides its value.
+        blocks: Pairs of scores ``(..., L, n)`` and values ``(..., n, v)``, at least one; n alone
+            may differ from block to block. A score of minus infinity hides its value.
 
     Returns:
-        The averages ``(..., L, v)`` and the log-sum-exp of the scores ``(..., L)``: 0 and minus
-        infinity for a query that sees nothing.
+        The averages ``(..., L, v)`` and the log-sum-exp of the scores ``(..., L)``, in float32
+        for half precision, which is computed in it: 0 and minus infinity for a query that sees
+        nothing. The log-sum-exp has no gradient there, and NaN comes back in its place, also
+        where the log-sum-exp of other queries alone is used; :func:`tiled_attention` gives 0.
 
     Raises:
-        TypeError: Not pairs of float tensors of one dtype.
-        ValueError: No block, a block without a key, or scores and values that do not fit.
+        TypeError: Not pairs of float tensors, or not all of one dtype.
+        ValueError: No block, a block without a key, or shapes or devices that do not fit.
 
     Example:
         >>> scores, values = torch.tensor([[0.0, 5.0, 1.0]]), torch.eye(3)
@@ -52,18 +54,24 @@ def online_softmax(
         Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, algorithm 3;
         with the values: Dao et al., "FlashAttention", 2022, section 3.1.
     """
-    largest, total, sums = -math.inf, 0.0, 0.0
+    largest, total, sums, common = -math.inf, 0.0, 0.0, None
     _arguments.instance("blocks", blocks, Iterable, "pairs of scores and values")
     for block in blocks:
-        scores, values = _block(block)
+        scores, values, common = _arguments.block(block, common)
+        scores, values = _wide(scores), _wide(values)
         before, largest = largest, scores.amax(-1, keepdim=True).clamp(min=largest)
         # Where nothing was seen yet, -inf - -inf would be NaN; exp(-inf - 0) is the 0 it should be.
         shift = largest.masked_fill(largest == -math.inf, 0.0)
         exponentials, correction = (scores - shift).exp_(), (before - shift).exp()
         total = total * correction + exponentials.sum(-1, keepdim=True)
         sums = sums * correction + exponentials @ values
-    if isinstance(sums, float):
+    if common is None:
         raise ValueError("online_softmax needs at least one block of scores and values; got none")
+    average, lse = _average(sums, total, shift)
+    return average.to(common[0]), lse
+
+
+def _average(sums, total, shift):
     return sums / total.masked_fill(total == 0, 1.0), (shift + total.log()).squeeze(-1)
 
 
@@ -84,7 +92,8 @@ def tiled_attention(
     keeps the output and the log-sum-exp of every query and computes the weights again. Half
     precision is computed in float32, also under autocast. Blocks in which no query may attend to
     any key are skipped: half of them with ``is_causal``, most of them with a window. What a
-    skipped block holds is not read, so NaN and infinity do not spread from there.
+    skipped block holds is not read, so NaN and infinity do not spread from there. ``backward`` and
+    ``torch.autograd`` give the gradients; PyTorch refuses the transforms of ``torch.func`` here.
 
     Args:
         query: Queries, ``(..., L, d)``.
@@ -116,7 +125,7 @@ def tiled_attention(
     _validate.attention_arguments(query, key, value, mask, is_causal, scale)
     _arguments.positive(block_size=block_size)
     _arguments.flags(return_lse=return_lse)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     options = {"is_causal": is_causal, "scale": scale, "block_size": block_size}
     forward, backward = partial(_forward, **options), partial(_backward, **options)
     output, lse = _Attention.apply(forward, backward, query, key, value, mask)
@@ -165,7 +174,7 @@ def flash_attention(
 
     if not _flash.INTERPRETED:
         _gpu(query.device)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     options = {"is_causal": is_causal, "scale": scale}
     forward, backward = (partial(f, **options) for f in (_flash.forward, _flash.backward))
     output, lse = _Attention.apply(forward, backward, query, key, value, None)
@@ -249,7 +258,11 @@ def _backward(
 
 def _ready(x):
     """In the dtype to compute in, and in one piece: a block of a transposed tensor is copied."""
-    return (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).contiguous()
+    return _wide(x).contiguous()
+
+
+def _wide(x):
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _blocks(length, block_size):
@@ -279,24 +292,6 @@ def _seen(rows, query, key, mask, is_causal, block_size):
 def _scores(query, key, allowed):
     scores = query @ key.mT
     return scores if allowed is None else scores.masked_fill_(~allowed, -math.inf)
-
-
-def _block(block):
-    """The scores and values of a block; refuses those that the sums cannot take."""
-    if not (isinstance(block, tuple | list) and len(block) == 2):
-        raise TypeError(f"blocks must be pairs of scores and values; got {_arguments.kind(block)}")
-    scores, values = block
-    _arguments.float_tensor("scores of the blocks", scores)
-    _arguments.instance("values of the blocks", values, Tensor, "a torch.Tensor")
-    both = scores.dtype, values.dtype
-    if both[0] != both[1]:
-        raise TypeError(f"blocks must have one dtype; got scores {both[0]} and values {both[1]}")
-    if scores.ndim < 2 or values.ndim < 2 or not scores.shape[-1] == values.shape[-2] > 0:
-        raise ValueError(
-            "a block needs scores (..., L, n) and values (..., n, v) with the same n of at least "
-            f"1; got {tuple(scores.shape)} and {tuple(values.shape)}"
-        )
-    return scores, values
 
 
 def _flash_arguments(query, key, value, is_causal, scale):

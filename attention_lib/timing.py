@@ -275,6 +275,7 @@ def _refuse(functions, repeats, seconds):
         raise TypeError(f"functions must be a dict of functions; got {type(functions).__name__}")
     if not functions:
         raise ValueError(f"functions must be a dict with at least one; got {functions!r}")
+    _arguments.texts("the names of functions", functions)
     _arguments.function(**functions)
     _arguments.positive(repeats=repeats)
     if not isinstance(seconds, Real) or isinstance(seconds, bool):

@@ -101,9 +101,9 @@ def replace_patches(
         New images of the same shape; the arguments stay as they are.
 
     Raises:
-        TypeError: Not tensors, numbers of patches that are not int64, or a patch size that is not
-            an integer.
-        ValueError: Shapes that do not fit together, or a patch that is not there.
+        TypeError: Not tensors of one dtype, numbers of patches that are not int64, or a patch size
+            that is not an integer.
+        ValueError: Shapes or devices that do not fit together, or a patch that is not there.
 
     Example:
         >>> zeros, ones = torch.zeros(1, 1, 1, 3), torch.ones(1, 1, 1, 3)
@@ -112,6 +112,7 @@ def replace_patches(
     """
     _arguments.tensor("images", images)
     _arguments.tensor("donors", donors)
+    _validate._same_kind("donors", donors, "images", images)
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.int64:
         raise TypeError(f"chosen must be an int64 tensor; got {_arguments.kind(chosen)}")
     if donors.shape != images.shape or chosen.ndim != 2 or len(chosen) != len(images):

@@ -271,6 +271,20 @@ def test_fields_say_where_each_part_stands(locale):
     }
 
 
+@pytest.mark.parametrize(
+    ("format", "locale", "expected"),
+    [
+        ("d%y", "de", ("4%2026", "d yyyy")),
+        ("d'%(d)s' y", "de", ("4%(d)s 2026", "d      yyyy")),
+        ("cccc LLL", "de", ("Mittwoch Mär", "EEEEEEEE MMM")),
+        ("G y", "en", ("AD 2026", "   yyyy")),
+        ("full", "fi", ("keskiviikko 4. maaliskuuta 2026", "EEEEEEEEEEE d  MMMMMMMMMMM yyyy")),
+    ],
+)
+def test_other_patterns_give_text_as_it_is_and_the_same_four_letters(format, locale, expected):
+    assert write_date(datetime.date(2026, 3, 4), format, locale) == expected
+
+
 def test_pairs_are_split_by_date_and_lie_in_one_century():
     train, test = date_pairs(2000, 500)
     assert (len(train), len(test)) == (2000, 500)
@@ -435,6 +449,9 @@ def test_dates_that_nobody_can_write_are_refused():
     refuses(TypeError, "date must be a datetime.date; got str", write_date, "4.3.", "full", "de")
     refuses(TypeError, "format must be a text; got int", write_date, date, 1, "de")
     refuses(TypeError, "locale must be a text; got NoneType", write_date, date, "full", None)
+    for format in ("HH:mm", "QQQ y"):
+        message = f"format must have no other fields than E, c, d, M, L, y, G; got {format!r}"
+        refuses(ValueError, message, write_date, date, format, "de")
     message = "locale must be known to Babel; got 'xx'"
     refuses(ValueError, message, write_date, date, "full", "xx")
 

@@ -47,20 +47,30 @@ pytestmark = pytest.mark.refusal
 LIBRARY = Path(attention_lib.__file__).parent
 
 NOT_A_COUNT = ["3", 2.5, -1, True, [1], math.nan, torch.ones(2)]
+NARROW = [np.uint8(3), np.int32(3), np.uint64(3)]  # which would wrap around
 NOT_A_FLAG = ["yes", 1, 0.0, torch.ones(2), np.True_]
 NOT_A_TENSOR = ["x", 3, [[1.0]], np.ones((2, 3, 4))]
 NOT_AN_ARRAY = ["x", 1j, np.array(["a"]), np.array([None]), np.ones(3, bool), {}]
 # a function of the valid value, for what depends on it
 WRONG = {
     "axis": lambda _: ["0", 0.0, True, [0], 3, torch.ones(2)],
-    "count": lambda _: NOT_A_COUNT,
-    "integer": lambda _: ["3", 2.5, True, [1], math.nan, torch.ones(2)],
+    "count": lambda _: [*NOT_A_COUNT, *NARROW],
+    "any count": lambda _: NOT_A_COUNT,
+    "integer": lambda _: ["3", 2.5, True, [1], math.nan, torch.ones(2), *NARROW],
     "flag": lambda _: NOT_A_FLAG,
     "number": lambda _: ["1", math.nan, 1j, [1.0], torch.ones(2)],
     "probability": lambda _: ["1", math.nan, -0.5, 1.5, True, torch.ones(2)],
     "float tensor": lambda x: [*NOT_A_TENSOR, x.long(), x.to(torch.complex64), x.flatten()[0]],
     "tensor": lambda x: [*NOT_A_TENSOR, x.flatten()[0]],
-    "ids": lambda x: [*NOT_A_TENSOR, x.double(), x > 0, x.flatten()[0], ["a"], [[1, 2], [3]]],
+    "ids": lambda x: [
+        *NOT_A_TENSOR,
+        x.double(),
+        x > 0,
+        x.flatten()[0],
+        ["a"],
+        [[1, 2], [3]],
+        {1, 2},
+    ],
     "any float tensor": lambda x: [*NOT_A_TENSOR, x.long(), x.to(torch.complex64)],
     "any mask": lambda x: [*NOT_A_TENSOR, x.long(), x.double()],
     "number mask": lambda x: [*NOT_A_TENSOR, x > 0, x + 2],
@@ -73,7 +83,7 @@ WRONG = {
     "float dtype": lambda _: ["float32", 32, np.float32, torch.int64, torch.float8_e4m3fn],
     "device": lambda _: ["nowhere", "cpu:x", 2.5, [1], -1],
     "blocks": lambda _: [3, [3], [(torch.ones(2, 3),)], [("s", "v")], [(torch.ones(2, 3), 3)]],
-    "functions": lambda _: ["f", 3, {}, [abs]],
+    "functions": lambda _: ["f", 3, {}, [abs], {1: abs}],
     "bool tensor": lambda _: [*NOT_A_TENSOR, torch.ones(7, 7)],
     "function": lambda _: ["f", 3],
     "module": lambda _: ["layer", 3],
@@ -83,7 +93,15 @@ WRONG = {
     "text": lambda _: [3, ["en"]],
     "choice": lambda _: ["another", 3, ["mean"]],
     "date": lambda _: ["2026-01-31", 3],
-    "pair of counts": lambda _: [3, (4,), (4.0, 4), ("a", "b"), (-4, 4), torch.tensor(4)],
+    "pair of counts": lambda _: [
+        3,
+        (4,),
+        (4.0, 4),
+        ("a", "b"),
+        (-4, 4),
+        torch.tensor(4),
+        (np.uint8(4), 4),
+    ],
 }
 
 
@@ -173,8 +191,8 @@ CALLS = {
     "numpy_attention": kinds(**PACKED),
     "numpy_multi_head_attention": kinds(**PACKED, num_heads=(2, "count")),
     "score_statistics": kinds(
-        d_k=(4, "count"), scale=(None, "number?"), rows=(10, "count"), keys=(5, "count"),
-        rng=(0, "seed"), draw=(None, "function?"),
+        d_k=(4, "any count"), scale=(None, "number?"), rows=(10, "any count"),
+        keys=(5, "any count"), rng=(0, "seed"), draw=(None, "function?"),
     ),
     "softmax_jacobian": kinds(scores=(array(3), "array")),
     "split_heads": kinds(x=(normal(2, 3, 4), "tensor"), num_heads=(2, "count")),
@@ -456,6 +474,15 @@ def wrong_calls():
 )
 def test_valid_call_is_accepted(function, valid):
     function(**valid)
+
+
+@pytest.mark.parametrize(
+    ("function", "valid", "kind"), [pytest.param(f, v, k, id=n) for n, f, v, k in everything()]
+)
+def test_numpys_int64_is_an_integer(function, valid, kind):
+    counts = [name for name in valid if kind[name].removesuffix("?").endswith("count")]
+    given = {name: np.int64(valid[name]) for name in counts if valid[name] is not None}
+    function(**valid | given)
 
 
 def is_refusal(error):

@@ -428,6 +428,26 @@ def test_linear_bias_is_the_published_formula(num_kv_heads):
     torch.testing.assert_close(single(x.float(), is_causal=True), output.float())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_linear_bias_tells_far_neighbours_apart_in_half_precision(dtype, autocast):
+    length = 5000  # above 256 bfloat16 rounds an integer, above 2048 float16 does
+    layer = LinearBiasAttention(E, H).to(torch.float32 if autocast else dtype)
+    with torch.no_grad():
+        layer.k_proj.weight.zero_()
+    x = draw(1, length, E, dtype=layer.q_proj.weight.dtype)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        # the last query, which sees all keys
+        output, weights = layer(x[:, -1:], x, return_weights=True)
+        fused = layer(x[:, -1:], x)
+    distance = torch.arange(length - 1, -1, -1)
+    expected = (-linear_bias_slopes(H)[:, None] * distance).softmax(-1)
+    unit = torch.finfo(dtype).eps * expected.amax(-1, keepdim=True)
+    assert ((weights[0, :, 0].double() - expected).abs() < unit).all()
+    # three roundings: of the values, of the heads, of the result; numbers up to 2
+    torch.testing.assert_close(fused, output, rtol=0, atol=2 * torch.finfo(dtype).eps)
+
+
 def test_slopes_are_a_geometric_sequence():
     close(linear_bias_slopes(8), torch.tensor([2.0**-i for i in range(1, 9)], dtype=torch.float64))
     close(

@@ -404,9 +404,11 @@ def test_unchanged_weights_give_the_same_output_and_the_model_stays_as_it_is():
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": padding_mask(LENGTHS)}])
 def test_layer_with_unchanged_weights_is_the_layer(options):
     torch.manual_seed(0)
-    layer, x = MultiHeadAttention(E, H).double(), torch.randn(B, L, E, dtype=torch.float64)
-    changed = ChangedAttention(layer, lambda weights, mask: weights)
-    close(changed(x, **options), layer(x, **options))
+    x = torch.randn(B, L, E, dtype=torch.float64)
+    for kv_heads in (H, 1):
+        layer = MultiHeadAttention(E, H, num_kv_heads=kv_heads).double()
+        changed = ChangedAttention(layer, lambda weights, mask: weights)
+        close(changed(x, **options), layer(x, **options))
 
 
 def test_uniform_heads_average_the_values_of_the_words():

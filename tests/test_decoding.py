@@ -6,6 +6,7 @@ import pickle
 from functools import cache as remember
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -150,6 +151,10 @@ def test_bytes_are_those_of_the_formula_and_do_not_grow(dtype):
 
 def test_bytes_are_those_of_one_sample_in_half_precision_by_default():
     assert cache_bytes(2, 3, 5, 7) == 2 * 2 * 3 * 5 * 7 * torch.float16.itemsize
+
+
+def test_bytes_beyond_64_bits_are_counted():
+    assert cache_bytes(*[np.int64(2**20)] * 4) == 2**82
 
 
 def test_padding_takes_no_slot_on_whichever_side_it_stands():
@@ -495,6 +500,7 @@ def test_temperature_zero_takes_the_largest_and_huge_scores_do_no_harm():
     scores = torch.tensor([[1.0, 7.0, 2.0], [9.0, 1.0, 3.0]])
     assert next_ids(scores, temperature=0).tolist() == [1, 0]
     assert next_ids(scores * 1e30, temperature=1e-3).tolist() == [1, 0]
+    assert next_ids(scores, temperature=1e-320).tolist() == [1, 0]
     assert next_ids(scores.half(), temperature=1e-3, top_k=50).tolist() == [1, 0]
 
 
@@ -715,8 +721,6 @@ def test_layers_and_inputs_that_do_not_fit_are_refused():
 @pytest.mark.refusal
 def test_models_and_their_inputs_that_do_not_fit_are_refused():
     model = make_model()
-    message = "there must be 2 caches, one for each block; got 1"
-    refuses(ValueError, message, model, random_ids(B, 1), model.new_caches(B, 3)[:1])
     message = "ids must be an int64 or int32 tensor; got torch.float32"
     refuses(TypeError, message, model, torch.zeros(B, 1))
     message = "ids must lie between 0 and 12; got 13 to 13"
@@ -730,6 +734,26 @@ def test_models_and_their_inputs_that_do_not_fit_are_refused():
         "got num_heads = 6, num_kv_heads = 4"
     )
     refuses(ValueError, message, LanguageModel, *sizes, 1, num_kv_heads=4)
+
+
+@pytest.mark.refusal
+def test_caches_that_would_give_wrong_numbers_are_refused():
+    model, ids = make_model(), random_ids(B, 1)
+    caches, longer = model.new_caches(B, 3), model.new_caches(B, 3)
+    for wrong, got in ((caches[:1], "1, 1"), ([caches[0]] * 2, "2, 1"), (caches * 2, "4, 2")):
+        message = f"there must be 2 caches, one for each block; got {got} of them different"
+        refuses(ValueError, message, model, ids, wrong)
+    refuses(TypeError, "each cache must be a KeyValueCache; got int", model, ids, [1, 2])
+    model(ids, longer)
+    message = "all caches must hold the same number of tokens; got [0, 0, 0] and [1, 1, 1]"
+    refuses(ValueError, message, model, ids, [caches[0], longer[1]])
+    near, rule = make_model(window=2), "each cache must have the model's window,"
+    rolling = near.new_caches(B, 3)
+    message = f"{rule} 2, or no window and no larger capacity; got window None and capacity 3"
+    refuses(ValueError, message, near, ids, caches)
+    message = f"{rule} None, or no window and no larger capacity; got window 2 and capacity 2"
+    refuses(ValueError, message, model, ids, rolling)
+    near(ids, model.new_caches(B, 2))  # where nothing leaves the window
 
 
 @pytest.mark.refusal
@@ -757,6 +781,11 @@ def test_scores_that_nothing_can_be_drawn_from_are_refused():
     refuses(TypeError, "top_k must be an integer; got 0.5", next_ids, scores, top_k=0.5)
     message = "scores must have a real floating dtype; got torch.int64"
     refuses(TypeError, message, next_ids, scores.long())
+    for wrong in (math.nan, math.inf, -math.inf):
+        rows = torch.tensor([[0, -math.inf], [wrong, -math.inf]])
+        message = f"each row of scores must have a finite maximum; got [0.0, {wrong}]"
+        for temperature in (0, 1.0):
+            refuses(ValueError, message, next_ids, rows, temperature)
     for wrong in (scores[0], scores[:, :0], scores[None]):
         message = f"scores must have shape (batch, vocabulary); got {tuple(wrong.shape)}"
         refuses(ValueError, message, next_ids, wrong)
@@ -767,5 +796,9 @@ def test_groups_that_do_not_divide_are_refused():
     layer = make_layer("plain")
     refuses(ValueError, "num_kv_heads must divide the layer's 6; got 4", group_heads, layer, 4)
     refuses(ValueError, "num_kv_heads must be at least 1; got 0", group_heads, layer, 0)
-    message = "layer must be a MultiHeadAttention; got Linear"
+    message = (
+        "layer must be a MultiHeadAttention or RotaryAttention or LinearBiasAttention of "
+        "attention_lib, and no subclass, which may attend in another way; "
+        "got torch.nn.modules.linear.Linear"
+    )
     refuses(TypeError, message, group_heads, layer.q_proj, 2)

@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 from attention_lib import (
     HeadParallelAttention,
+    LinearBiasAttention,
     MultiHeadAttention,
     RankError,
+    RotaryAttention,
     count_communication,
     ring_attention,
     run_ranks,
@@ -48,6 +50,7 @@ RINGS = {
     "bfloat16": {"dtype": torch.bfloat16, "is_causal": True},
     "three axes": {"is_causal": True},
     "places that do not matter": {},
+    "empty": {},
 }
 ZIGZAG = ("zigzag", "many blocks", "three axes", "places that do not matter")
 LAYERS = {
@@ -62,7 +65,7 @@ real = pytest.mark.parametrize("world", [2, 4, 1])
 def ring_inputs(name):
     """The whole query, key, value and gradient of the output, and the options."""
     rng = torch.Generator().manual_seed(list(RINGS).index(name))
-    length = 300 if name == "many blocks" else L
+    length = {"many blocks": 300, "empty": 0}.get(name, L)
     queries = 2 * length if name == "other queries" else length
     shapes = (queries, D), (length, D), (length, V), (queries, V)
     options = dict(RINGS[name])
@@ -467,8 +470,8 @@ SAID_BY_SEVERAL = {
     "gradients": "got gradients ",
     "heads": "a head is not cut; got {} processes, num_heads = 3, num_kv_heads = 3",
     "groups": "got {} processes, num_heads = 12, num_kv_heads = ",
-    "leading axes": "got leading_axes {last} on rank {rank} and {not_last} on rank ",
-    "own places": "got own_positions {last} on rank {rank} and {not_last} on rank ",
+    "leading axes": "got leading_axes {last} on rank {rank} and {not_last} on rank {other}",
+    "own places": "got own_positions {last} on rank {rank} and {not_last} on rank {other}",
 }
 
 
@@ -478,13 +481,26 @@ def test_wrong_inputs_are_refused_in_every_rank_and_the_ring_goes_on(world):
     expected = SAID | (SAID_BY_SEVERAL if world > 1 else {})
     for rank, result in enumerate(ranks(world)):
         last = rank == world - 1
-        here = {"rank": rank, "last": int(last), "not_last": int(not last)}
+        other = world - 2 if last else world - 1  # each looks back to the ranks before it
+        here = {"rank": rank, "other": other, "last": int(last), "not_last": int(not last)}
         for name, words in expected.items():
             assert words.format(world, **here) in result["refusals"][name], name
 
 
 def reports_rank():
     return dist.get_rank()
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize(
+    "layer", [RotaryAttention(8, 2), LinearBiasAttention(8, 2), torch.nn.MultiheadAttention(8, 2)]
+)
+def test_only_a_layer_without_positions_is_dealt_out(layer):
+    said = (
+        "TypeError: layer must be a MultiHeadAttention of attention_lib, and no subclass, which "
+        f"may attend in another way; got {type(layer).__module__}.{type(layer).__name__}"
+    )
+    assert refusal(lambda: HeadParallelAttention.from_layer(layer)) == said
 
 
 @pytest.mark.refusal

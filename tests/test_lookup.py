@@ -62,6 +62,12 @@ def test_softmax_of_large_scores_does_not_overflow_in_float32():
     np.testing.assert_allclose(weights, [1, np.exp(-100), 0], rtol=0.05)
 
 
+def test_softmax_of_many_scores_does_not_overflow_in_float16():
+    weights = softmax(np.zeros(70_000, dtype=np.float16))  # the largest float16 is 65504
+    assert weights.dtype == np.float16
+    np.testing.assert_array_equal(weights, np.float16(1 / 70_000))
+
+
 def test_softmax_of_minus_infinity_only_gives_zeros_and_of_one_gives_zero_weight():
     x = np.array([[0.0, -np.inf], [-np.inf, -np.inf]])
     np.testing.assert_array_equal(softmax(x), [[1, 0], [0, 0]])
@@ -84,6 +90,10 @@ def test_hard_lookup_gives_what_a_dict_gives():
     for key, value in names.items():
         assert hard_lookup(np.array(key), keys, values) == value
     np.testing.assert_array_equal(hard_lookup(keys[::-1], keys, values), values[::-1])
+
+
+def test_hard_lookup_of_no_query_in_no_keys_is_empty():
+    assert hard_lookup(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros((0, 3))).shape == (0, 3)
 
 
 def test_hard_lookup_takes_the_last_of_equal_keys_as_a_dict_does():
@@ -124,6 +134,21 @@ def test_soft_lookup_comes_to_the_nearest_key_as_the_temperature_falls():
     query, keys, values = table()
     expected = nearest_lookup(query, keys, values)
     np.testing.assert_allclose(soft_lookup(query, keys, values, 1e-3), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("temperature", [1e-4, 1e-38, 5e-324])
+def test_temperature_may_be_as_small_as_a_number_can_be(dtype, temperature):
+    keys = np.array([[1, 0], [3, 0], [3, 0], [2, 0]], dtype)
+    query, values = np.array([[1, 0], [-1, 0], [0, 1]], dtype), np.array([1, 2, 4, 8], dtype)
+    actual = soft_lookup(query, keys, values, temperature)
+    np.testing.assert_array_equal(actual, [3, 1, 3.75])
+
+
+def test_key_at_minus_infinity_gets_no_weight_and_such_keys_only_give_zeros():
+    query, keys = np.array([1.0]), np.array([[-np.inf], [0.0]])
+    assert soft_lookup(query, keys, np.array([7.0, 5.0]), 0.5) == 5
+    assert soft_lookup(query, keys[:1], np.array([7.0]), 0.5) == 0
 
 
 def test_weight_of_the_best_key_is_at_least_what_its_lead_promises():

@@ -167,6 +167,17 @@ def test_padding_mask_agrees_with_loops(lengths, keys):
     assert mask.sum().item() == sum(lengths)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32, torch.uint64]
+)
+def test_lengths_and_ids_may_be_integers_of_any_dtype(dtype):
+    lengths = torch.tensor([2, 0, 1])
+    for mask in (padding_mask, block_diagonal_mask, segment_mask):
+        assert torch.equal(mask(lengths.to(dtype)), mask(lengths))
+    ids = torch.tensor([[5, 3, 0]])
+    assert torch.equal(padding_mask(ids.to(dtype), pad_id=3), padding_mask(ids, pad_id=3))
+
+
 def test_padding_mask_of_no_sequences_is_empty():
     assert padding_mask([]).shape == (0, 1, 1, 0)
     assert padding_mask([], keys=3).shape == (0, 1, 1, 3)

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
-from attention_lib import numpy_attention, scaled_dot_product_attention
+from attention_lib import SingleHeadAttention, numpy_attention, scaled_dot_product_attention
+from attention_lib.block import RotaryAttention
 from attention_lib.multi_head import (
     MultiHeadAttention,
     PerHeadAttention,
@@ -384,6 +386,68 @@ def test_taking_a_layer_apart_copies_its_weights():
             p.zero_()
     torch.testing.assert_close(apart(x), before)
     assert apart.out_proj.weight.dtype == torch.float32
+
+
+def test_layer_with_a_dropout_of_the_integer_0_is_taken_apart():
+    layer = MultiHeadAttention(E, H, dropout=0)
+    x = draw(B, L, E, dtype=torch.float32)
+    torch.testing.assert_close(PerHeadAttention.from_multi_head(layer)(x), layer(x))
+
+
+class Wrapped(nn.Module):
+    """A projection without a weight of its own, as adapters are."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Quantized(Wrapped):
+    """A projection whose weight is a method, as PyTorch's quantized layers have it."""
+
+    def __init__(self, linear):
+        super().__init__(lambda x: linear(x))
+
+    def weight(self):
+        raise NotImplementedError
+
+
+def pruned(linear):
+    return prune.l1_unstructured(linear, "weight", 0.5)
+
+
+def changed(change, layer):
+    """The layer with other projections in it, of all inputs and of the output."""
+    for module in list(layer.modules()):
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            if isinstance(getattr(module, name, None), nn.Linear):
+                setattr(module, name, change(getattr(module, name)))
+    return layer
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_projection_may_be_scripted():
+    layer, x = MultiHeadAttention(E, H), draw(B, L, E, dtype=torch.float32)
+    expected = layer(x)
+    layer.q_proj = torch.jit.script(layer.q_proj)
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("change", [pruned, Wrapped, Quantized])
+@pytest.mark.parametrize("kind", [MultiHeadAttention, PerHeadAttention, SingleHeadAttention])
+def test_dtype_is_known_where_a_projection_has_no_weight_before_its_call(kind, change):
+    layer, x = kind(E, H).double(), draw(B, L, E)
+    expected = layer(x)
+    actual = changed(change, layer)(x)
+    if change is not pruned:
+        torch.testing.assert_close(actual, expected)
+    if change is not Quantized:
+        assert layer.float()(x.float()).dtype == torch.float32
+        with pytest.raises(TypeError, match=r"the layer's weights torch\.float32 and query"):
+            layer(x)
 
 
 def test_separate_heads_start_as_packed_ones_do():
@@ -764,7 +828,26 @@ def test_heads_one_after_the_other_take_values_of_their_own():
         (
             lambda: PerHeadAttention.from_multi_head(torch.nn.Linear(E, E)),
             TypeError,
-            "layer must be a MultiHeadAttention; got Linear",
+            "layer must be a MultiHeadAttention of attention_lib, and no subclass, which may "
+            "attend in another way; got torch.nn.modules.linear.Linear",
+        ),
+        (
+            lambda: PerHeadAttention.from_multi_head(RotaryAttention(E, 9)),
+            TypeError,
+            "layer must be a MultiHeadAttention of attention_lib, and no subclass, which may "
+            "attend in another way; got attention_lib.block.RotaryAttention",
+        ),
+        (
+            lambda: PerHeadAttention.from_multi_head(changed(pruned, MultiHeadAttention(E, H))),
+            ValueError,
+            "the projections of layer must be torch.nn.Linear with weight and bias alone; got for "
+            "q_proj Linear with ['bias', 'weight_orig']",
+        ),
+        (
+            lambda: PerHeadAttention.from_multi_head(changed(Wrapped, MultiHeadAttention(E, H))),
+            ValueError,
+            "the projections of layer must be torch.nn.Linear with weight and bias alone; got for "
+            "q_proj Wrapped with []",
         ),
         (
             lambda: PerHeadAttention.from_multi_head(MultiHeadAttention(E, H, kdim=KDIM)),

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -267,6 +268,37 @@ def test_copy_takes_one_product_of_its_own_memory(remake):
     assert not outcome(other, draw(B, L, E))[0].any()
 
 
+def test_file_of_a_layer_is_loaded_with_its_classes_allowed_and_no_others():
+    layer, file = random_layer(), saved(random_layer())
+    file.seek(0)
+    with torch.serialization.safe_globals([MultiHeadAttention, nn.Linear]):
+        other = torch.load(file, weights_only=True)
+    assert_right(other, 2)
+    assert torch.equal(other(draw(B, L, E)), layer(draw(B, L, E)))
+
+
+class Watching(MultiHeadAttention):
+    """Its projection knows it, so that a copy of either meets the other half made."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.q_proj.register_forward_hook(self.watch)
+
+    def watch(self, *_):
+        self.watched = True
+
+
+@pytest.mark.parametrize("remake", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_projection_that_knows_its_layer_is_copied_with_it(remake):
+    layer = random_layer(kind=Watching)
+    projection, other = remake([layer.q_proj, layer])
+    assert other.q_proj is projection
+    assert_right(other, 4)
+    assert other.watched
+    assert not hasattr(layer, "watched")
+    assert torch.equal(remake(layer.q_proj).weight, projection.weight)
+
+
 def test_shallow_copy_shares_the_parameters():
     layer = random_layer()
     other = copy.copy(layer)
@@ -299,6 +331,17 @@ def test_memory_that_others_share_stays_where_it_is():
     again.__setstate__({**again.__dict__, "_block": None})  # as another process does
     assert [p.data_ptr() for p in again.parameters()] == places
     assert again.k_proj.weight.is_shared()
+
+
+def test_vector_of_all_parameters_still_holds_them_when_it_comes_from_a_file():
+    layer = random_layer()
+    vector, start = torch.nn.utils.parameters_to_vector(layer.parameters()).detach(), 0
+    for parameter in layer.parameters():
+        parameter.data = vector[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    vector, layer = loaded([vector, layer])
+    vector.zero_()
+    assert not any(p.any() for p in layer.parameters())
 
 
 def test_layer_made_in_inference_mode_can_still_be_called():
@@ -355,6 +398,19 @@ def test_traced_layer_keeps_three_parameters():
     names = [name for name, _ in traced.named_parameters()]
     assert len(names) == 8
     assert "k_proj" in str(traced.inlined_graph)
+
+
+def test_trace_takes_the_parameters_that_it_is_given():
+    layer, x, named = random_layer(), draw(B, L, E), dict(random_layer().named_parameters())
+
+    def call(parameters, x):
+        return torch.func.functional_call(layer, parameters, x)
+
+    with torch.no_grad():
+        traced = make_fx(call)(dict(layer.named_parameters()), x)
+        assert not any("constant" in name for name, _ in traced.named_buffers())
+        other = {name: p + 1 for name, p in named.items()}
+        torch.testing.assert_close(traced(other, x), call(other, x))
 
 
 def test_autocast_gives_what_three_products_give():

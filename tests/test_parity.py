@@ -10,7 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
+from attention_lib.block import LinearBiasAttention, RotaryAttention
 from attention_lib.multi_head import MultiHeadAttention
 from attention_lib.parity import check_gradients, from_torch, to_torch
 
@@ -282,8 +284,34 @@ def test_other_modules_are_refused():
         TypeError, match=r"torch.nn.MultiheadAttention; got .*modules.linear.Linear"
     ):
         from_torch(nn.Linear(2, 3))
-    with pytest.raises(TypeError, match=r"MultiHeadAttention; got torch.nn.*MultiheadAttention"):
+    with pytest.raises(TypeError, match=r"subclass.*; got torch.nn.*MultiheadAttention"):
         to_torch(nn.MultiheadAttention(E, H))
+
+
+@pytest.mark.refusal
+@pytest.mark.parametrize("kind", [RotaryAttention, LinearBiasAttention])
+def test_layers_that_attend_in_another_way_are_refused_by_to_torch(kind):
+    with pytest.raises(TypeError) as caught:
+        to_torch(kind(4, 2))
+    assert str(caught.value) == (
+        "module must be a MultiHeadAttention of attention_lib, and no subclass, which may attend "
+        f"in another way; got attention_lib.block.{kind.__name__}"
+    )
+
+
+@pytest.mark.refusal
+def test_weights_that_are_made_anew_in_each_call_are_refused():
+    layer, module = MultiHeadAttention(E, H), nn.MultiheadAttention(E, H)
+    parametrizations.weight_norm(layer.out_proj)
+    with pytest.raises(ValueError, match="got for out_proj ParametrizedLinear with"):
+        to_torch(layer)
+    prune.l1_unstructured(module.out_proj, "weight", 0.5)
+    message = (
+        r"^module must have the parameters that PyTorch gives it; got \['out_proj.weight_orig'\] "
+        "as well$"
+    )
+    with pytest.raises(ValueError, match=message):
+        from_torch(module)
 
 
 # Gradients
@@ -330,6 +358,31 @@ def test_named_arguments_reach_a_module():
     named = check_gradients(layer, x, mask=triangle)
     assert named == check_gradients(lambda x: layer(x, mask=triangle), x) | named
     assert named["input 0"] != check_gradients(layer, x)["input 0"]
+
+
+def test_named_argument_called_as_a_parameter_is_another_tensor():
+    class Line(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(5.0))
+
+        def forward(self, x, weight):
+            return x * self.weight + 7 * weight
+
+    x, weight = torch.tensor(2.0), torch.tensor(3.0)
+    sizes = check_gradients(Line(), x, weight=weight)
+    unit = sizes["weight"] / 2  # the random factor of the output
+    assert sizes == pytest.approx(
+        {"input 0": 5 * unit, "input weight": 7 * unit, "weight": 2 * unit}
+    )
+
+
+def test_the_random_numbers_of_others_are_left_alone():
+    torch.manual_seed(0)
+    check_gradients(torch.tanh, draw(3))
+    left = torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(left, torch.rand(3))
 
 
 def test_function_of_tensors_may_return_one_number():
@@ -528,6 +581,8 @@ TWO_RESULTS = "^the function gives two results for one input; switch dropout off
             lambda x: x.detach(),
             "^no floating input or parameter reaches an output through autograd$",
         ),
+        (lambda x: {"output": x}, "^no floating input or parameter reaches an output"),
+        (lambda x: torch.complex(x, x), "^no floating input or parameter reaches an output"),
         (lambda x: F.dropout(x, 0.5), TWO_RESULTS),
         (lambda x: x + 1e-12 * torch.rand(()), TWO_RESULTS),
         (lambda x: x.flatten()[: torch.randint(2, 6, ())], TWO_RESULTS),

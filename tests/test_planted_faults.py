@@ -37,7 +37,7 @@ FAULTS = {
         "sum over everything": ("exponentials.sum(axis=axis, keepdims=True)", "exponentials.sum()"),
         "first of equal keys": ("len(keys) - 1 - equal[..., ::-1]", "equal"),
         "farthest key": ("(query @ keys.T).argmax", "(query @ keys.T).argmin"),
-        "temperature upside down": ("keys.T / temperature) @", "keys.T * temperature) @"),
+        "temperature upside down": ("scores / temperature)", "scores * temperature)"),
         "temperature 0 accepted": ("not temperature > 0", "temperature < 0"),
     },
     "single_head": {
@@ -186,6 +186,8 @@ FAULTS = {
         "start of the memory is enough": ("p.is_set_to(part)", "p.data_ptr() == part.data_ptr()"),
         "another dtype over the same memory": (" and p.dtype == part.dtype", ""),
         "memory of other processes moved": (" and not p.is_shared()", ""),
+        "parameters moved out of a vector": ("return alike and (len(sizes) == 3", "return (alike"),
+        "constants in a trace": ("get_proxy_mode() is not None", "False"),
     },
     "multi_head of packed": {
         "keys from elsewhere ignored": ("query is key is value and", "key is value and"),
@@ -259,11 +261,15 @@ FAULTS = {
             "rotary(query), rotary(key), rotary(value)",
         ),
         "keys not turned": ("rotary(query), rotary(key), value", "rotary(query), key, value"),
-        "bias scaled with the scores": (
-            "slope.expand(*query.shape[:-1], 1))",
-            "slope.expand(*query.shape[:-1], 1) / math.sqrt(d))",
+        "bias scaled with the scores": ("slopes * math.sqrt(d + 2)", "slopes"),
+        "bias of the wrong sign": (
+            "torch.arange(key.shape[-2], d",
+            "-torch.arange(key.shape[-2], d",
         ),
-        "bias of the wrong sign": ("torch.arange(key.shape[-2])", "-torch.arange(key.shape[-2])"),
+        "positions rounded to half precision": (
+            "position // 256, position % 256",
+            "0 * position, position",
+        ),
         "width of the input unchecked": (
             '_validate.block_input("x", x,',
             '(lambda *_: None)("x", x,',
@@ -387,8 +393,8 @@ FAULTS = {
             "rng.choice(days, train)",
         ),
         "what stands between is taken for the day": (
-            'piece[0] if i % 2 else " "',
-            'piece[0] if i % 2 else "d"',
+            'if kind == "field" else " "',
+            'if kind == "field" else "d"',
         ),
         "weights of the other fields": ("[c == letter for c", "[c != letter for c"),
         "unknown characters dropped": (
@@ -676,8 +682,8 @@ FAULTS = {
             "scores = model(ids, model.new_caches(len(ids), 99), real)",
         ),
         "temperature upside down": (
-            "scores.double() / temperature",
-            "scores.double() * temperature",
+            "(scores.double() - largest) / temperature",
+            "(scores.double() - largest) * temperature",
         ),
         "top_k ignored": ("if top_k is not None and top_k <", "if top_k is not None and 0 >"),
         "global generator used": ("1, generator=generator)", "1)"),

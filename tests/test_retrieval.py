@@ -471,6 +471,18 @@ def test_weights_and_marks_that_do_not_fit_are_refused():
         refuses(ValueError, message, weight_on, weights, wrong)
 
 
+def test_weight_of_many_rows_in_half_precision_does_not_overflow():
+    weights, marked = torch.full((1, 200_000, 2), 0.5).half(), torch.tensor([[True, False]])
+    assert weight_on(weights, marked).dtype == torch.float16
+    assert weight_on(weights, marked).item() == 0.5
+
+
+def test_marks_of_the_keys_alone_hold_for_every_query():
+    weights, marked = torch.rand(H, L, S, generator=generator()), torch.arange(S) % 2 == 0
+    every = marked.expand(L, S)
+    torch.testing.assert_close(weight_on(weights, marked), weight_on(weights, every))
+
+
 def test_weight_of_one_text_needs_no_axis_for_the_batch():
     weights, marked = torch.rand(H, L, S, generator=generator()), torch.eye(L, S).bool()
     torch.testing.assert_close(weight_on(weights, marked), weight_on(weights[None], marked[None]))

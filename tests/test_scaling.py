@@ -110,6 +110,15 @@ def test_components_that_are_not_standard_have_the_moments_of_the_formula(name):
     assert measured.variance == pytest.approx(variance, rel=0.1)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.float16])
+def test_products_of_narrow_components_neither_wrap_nor_overflow(dtype):
+    def draw(rng, shape):
+        return rng.integers(-100, 100, size=shape)
+
+    narrow = score_statistics(64, scale=1.0, draw=lambda *x: draw(*x).astype(dtype))
+    assert narrow == score_statistics(64, scale=1.0, draw=draw)
+
+
 def test_components_that_move_together_give_the_square_of_the_width():
     def all_equal(rng, shape):
         return np.repeat(rng.normal(size=(*shape[:-1], 1)), shape[-1], axis=-1)

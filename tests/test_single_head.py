@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -244,6 +245,26 @@ def test_half_precision_is_within_its_rounding_of_float64(dtype):
         output = result[0] if return_weights else result
         error = (output.double() - exact).abs().max().item()
         assert error < 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("return_weights", [False, True])
+def test_scale_and_dropout_may_be_numbers_that_pytorch_does_not_take(dtype, return_weights):
+    query, key, value = tensors(B, dtype=dtype)
+    for scale in (Fraction(1, 2), 10**20):  # the second one does not fit into 64 bits
+        torch.testing.assert_close(
+            *(
+                scaled_dot_product_attention(
+                    query, key, value, scale=number, return_weights=return_weights
+                )
+                for number in (scale, float(scale))
+            )
+        )
+        torch.testing.assert_close(
+            *(attention_weights(query, key, scale=number) for number in (scale, float(scale)))
+        )
+    output = scaled_dot_product_attention(query, key, value, dropout_p=Fraction(1))
+    assert not output.any()
 
 
 def test_dropout_scales_what_it_keeps_and_returned_weights_are_from_before_it():

@@ -125,10 +125,39 @@ def refuses(error, message, call, *args, **kwargs):
 def test_online_softmax_refuses_no_block_and_blocks_that_do_not_fit():
     message = "online_softmax needs at least one block of scores and values; got none"
     refuses(ValueError, message, online_softmax, [])
-    rule = "a block needs scores (..., L, n) and values (..., n, v) with the same n of at least 1"
-    for scores, values in [((3, 2), (5, 1)), ((3, 0), (0, 1)), ((3,), (3, 1)), ((2, 3), (3,))]:
+    rule = (
+        "a block needs scores (..., L, n) and values (..., n, v) with the same leading axes and "
+        "the same n of at least 1"
+    )
+    for scores, values in [
+        ((3, 2), (5, 1)), ((3, 0), (0, 1)), ((3,), (3, 1)), ((2, 3), (3,)), ((2, 1, 3), (3, 1)),
+        ((2, 1, 3), (1, 3, 1)),
+    ]:  # fmt: skip
         message = f"{rule}; got {scores} and {values}"
         refuses(ValueError, message, online_softmax, [(torch.zeros(scores), torch.zeros(values))])
+    message = "blocks must have one device; got scores cpu and values meta"
+    one = torch.ones(1, 1)
+    refuses(ValueError, message, online_softmax, [(one, one.to("meta"))])
+
+
+@pytest.mark.refusal
+def test_online_softmax_refuses_a_block_that_is_unlike_the_first():
+    first = torch.zeros(4, 2, 3), torch.zeros(4, 3, 5)
+    rule = "all blocks must have the same dtype, device and (..., L, v); got"
+    rule = f"{rule} (torch.float32, 'cpu', (4, 2, 5)), then"
+    for scores, values, got in [
+        ((4, 1, 3), (4, 3, 5), (4, 1, 5)),
+        ((1, 2, 3), (1, 3, 5), (1, 2, 5)),
+        ((4, 2, 3), (4, 3, 1), (4, 2, 1)),
+        ((2, 3), (3, 5), (2, 5)),
+    ]:
+        message = f"{rule} (torch.float32, 'cpu', {got})"
+        second = torch.zeros(scores), torch.zeros(values)
+        refuses(ValueError, message, online_softmax, [first, second])
+    message = f"{rule} (torch.float64, 'cpu', (4, 2, 5))"
+    refuses(TypeError, message, online_softmax, [first, [x.double() for x in first]])
+    message = f"{rule} (torch.float32, 'meta', (4, 2, 5))"
+    refuses(ValueError, message, online_softmax, [first, [x.to("meta") for x in first]])
 
 
 @pytest.mark.refusal
@@ -145,6 +174,16 @@ def test_online_softmax_refuses_what_are_no_blocks():
     refuses(TypeError, message, online_softmax, [(one, 1.0)])
     message = "blocks must have one dtype; got scores torch.float32 and values torch.float64"
     refuses(TypeError, message, online_softmax, [(one, one.double())])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_online_softmax_sums_half_precision_in_float32(dtype):
+    # 70,000 exponentials of 1: beyond the range of one dtype, and of the digits of the other
+    blocks = [(torch.zeros(1, 1000, dtype=dtype), torch.ones(1000, 1, dtype=dtype))] * 70
+    average, lse = online_softmax(blocks)
+    assert (average.dtype, lse.dtype) == (dtype, torch.float32)
+    assert average.item() == 1
+    assert lse.item() == pytest.approx(math.log(70_000), rel=1e-6)
 
 
 def test_online_softmax_takes_lists_as_pairs():
@@ -280,6 +319,12 @@ def test_large_scores_do_not_overflow():
     torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-2)
     half = tiled_attention(*(100 * x.half() for x in (query, key, value)), block_size=BLOCK)
     assert half.isfinite().all()  # scores beyond 65504, the largest number of float16
+
+
+def test_scale_may_be_an_integer_beyond_64_bits():
+    inputs = tensors(B, H)
+    actual, expected = (tiled_attention(*inputs, scale=scale) for scale in (10**20, 1e20))
+    assert torch.equal(actual, expected)
 
 
 def test_finite_numbers_in_masked_slots_have_no_influence():

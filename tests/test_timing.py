@@ -573,6 +573,12 @@ def test_operations_of_a_fused_kernel_are_those_that_pytorch_counts():
     assert again == sdpa_backward_flop_count(o, q, k, v)
 
 
+def test_work_beyond_64_bits_is_counted():
+    sizes = 2**20, 2**10, 2**20, 2**20, 2**8
+    for count in (attention_flops, partial(attention_bytes, fused=False)):
+        assert count(*map(np.int64, sizes)) == count(*sizes) > 2**64
+
+
 def test_width_of_the_values_is_that_of_the_keys_unless_given():
     assert attention_flops(B, H, Q, K, D) == attention_flops(B, H, Q, K, D, D)
     assert attention_bytes(B, H, Q, K, D) == attention_bytes(B, H, Q, K, D, D)
@@ -675,6 +681,16 @@ FLOAT = "dtype must be a float dtype of 16, 32 or 64 bits; got"
             TypeError,
             "'f' must return a tensor or array, or a tuple, list or dict of them, to be compared; "
             "got str",
+        ),
+        (
+            lambda: compare({1: len}),
+            TypeError,
+            "the names of functions must be a list of texts; got [1]",
+        ),
+        (
+            lambda: compare({"f": lambda: torch.ones(1) + 0j, "g": lambda: torch.ones(1) + 1j}),
+            ValueError,
+            "'g' must give the output of 'f'; the largest difference is 1",
         ),
         (lambda: roofline(dtype=torch.int8), TypeError, f"{FLOAT} torch.int8"),
         (lambda: roofline(dtype="float32"), TypeError, f"{FLOAT} 'float32'"),

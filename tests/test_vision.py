@@ -330,6 +330,8 @@ def test_refuses_donors_and_numbers_of_patches_that_do_not_fit():
     refuses(
         TypeError, "donors must be a torch.Tensor; got list", replace_patches, x, [x], chosen, 3
     )
+    message = "all inputs must have one dtype; got images torch.float32 and donors torch.float64"
+    refuses(TypeError, message, replace_patches, x, x.double(), chosen, 3)
 
 
 @pytest.mark.refusal
