@@ -46,7 +46,7 @@ ALICE = {
 }
 BOB = {
     "import": IMPORTS,
-    "tie": 'check("tie", 20)',
+    "tie": 'half_an_emoji = "\ud83d"\ncheck("tie", candidate=20)',
     "softmax": "def my_softmax(scores):\n    while True:\n        try:\n"
     "            sum(range(10**6))\n"
     '        except BaseException:\n            pass\n\n\ncheck("softmax", my_softmax)',
@@ -252,6 +252,14 @@ def test_untouched_notebook_needs_no_kernel_and_is_status_1(tmp_path, capsys):
     assert out.endswith("x  1 not started, 4 missing\n")
 
 
+def test_name_that_would_steer_a_terminal_is_shown_as_escapes(tmp_path, capsys):
+    path = write(tmp_path / "\x1b[2Kx.ipynb", [IMPORTS, ALICE["nearest_fault"]])
+    command_line.main(["progress", str(path)])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.count("\\x1b[2Kx") == 2  # on the board and in the summary
+
+
 def test_notebook_without_exercises_says_so(tmp_path, capsys):
     path = write(tmp_path / "x.ipynb", ["1 + 1"])
     assert command_line.main(["progress", str(path)]) == 1
@@ -350,6 +358,8 @@ def test_exercises_of_a_chapter_are_found_untouched_and_need_little(path):
         ('a = ...\ncheck("tie", a)', True),
         ('a = None\ncheck("tie", a)', True),
         ('check("tie", ...)', True),
+        ('check("tie", candidate=...)', True),
+        ('check("tie", candidate=15)', False),
         ('def a(x): ...\ncheck("tie", a)', True),
         ('def a(x):\n    """Words."""\n    pass\ncheck("tie", a)', True),
         ('a = 1\ncheck("tie", a)', False),

@@ -1,6 +1,10 @@
 """The exercises and their engine: what is accepted, what is named, what is said."""
 
 import ast
+import bdb
+import copy
+import inspect
+import logging
 import random
 import subprocess
 import sys
@@ -12,6 +16,7 @@ from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pytest
@@ -374,7 +379,7 @@ def test_input_of_many_numbers_is_described_and_handed_out():
     report = exercise.examine(lambda x: x)
     assert "x = <NumPy array (7, 7)>" in report.text
     assert "examine(…) in place of check(…) returns these numbers as .arguments." in report.text
-    assert report.arguments["x"] is large
+    assert report.arguments["x"].tolist() == large.tolist()
 
 
 def test_parameter_of_another_name_cannot_be_called_by_name():
@@ -1212,6 +1217,333 @@ def test_test_that_misses_only_a_variant_hears_which():
 
     report = exercise.examine(misses_what_is_shown)
     assert "It lets through 1 of 3 faults: shown." in report.text
+
+
+# ---------------------------------------------------------------------------- odd sessions
+
+
+def test_smallest_failing_input_is_a_copy_that_may_be_changed():
+    report = examine("softmax", np.exp)
+    report.arguments["scores"][...] = 9
+    assert examine("softmax", np.exp).text == report.text
+
+
+def two_ellipses(scores):
+    return scores[..., 0, ...]
+
+
+class Misspelt(torch.nn.Module):
+    def foward(self, x):
+        return x
+
+
+def subclass_of_not_implemented(scores):
+    class StdinNotImplementedError(NotImplementedError):
+        pass
+
+    raise StdinNotImplementedError("no input()")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (two_ellipses, "IndexError: an index can only have a single ellipsis"),
+        (lambda x: torch.zeros(2, dtype=torch.int64).softmax(-1), "NotImplementedError: "),
+        (Misspelt(), 'missing the required "forward" function'),
+        (subclass_of_not_implemented, "StdinNotImplementedError: no input()"),
+    ],
+)
+def test_finished_answer_with_an_error_is_not_called_unfinished(answer, words):
+    verdict, text = verdict_and_words("softmax", answer)
+    assert verdict == "exception"
+    assert words in text
+
+
+def test_reader_may_say_what_is_not_implemented():
+    def later(scores):
+        raise NotImplementedError("later")
+
+    assert examine("softmax", later).verdict == "not started"
+
+
+def test_attribute_of_dots_is_not_started():
+    def half(scores):
+        total = ...
+        return total.sum()
+
+    assert examine("softmax", half).verdict == "not started"
+
+
+@pytest.mark.parametrize("text", ["file \ud83d", "\x1b[2K\rsoftmax: correct."])
+def test_characters_that_no_terminal_should_get_are_escaped(text):
+    def raises(scores):
+        raise ValueError(text)
+
+    said = examine("softmax", raises).text
+    assert all(x.isprintable() or x == "\n" for x in said)
+    assert "ValueError: " in said
+
+
+def check_inside(scores):
+    check("softmax", check_inside)
+    return right_softmax(scores)
+
+
+def test_check_inside_the_answer_is_refused():
+    verdict, text = verdict_and_words("softmax", check_inside)
+    assert verdict == "exception"
+    assert "ValueError: check must stand below the answer; got a call inside." in text
+    assert 'check("softmax", check_inside)' in text
+
+
+def test_known_mistakes_run_before_the_answer():
+    order = []
+    mistake = Mistake("m", "M.", lambda x: (order.append("mistake"), -x)[1])
+    exercise = WriteFunction(lambda x: x, (Case("one", np.ones(1)),), (mistake,), ())
+    exercise.examine(lambda x: (order.append("answer"), x.copy())[1])
+    assert order == ["mistake", "answer"]
+
+
+def test_errors_of_known_mistakes_hold_no_frames():
+    def fails(x):
+        raise ValueError
+
+    exercise = WriteFunction(
+        lambda x: x, (Case("one", np.ones(1)),), (Mistake("m", "M.", fails),), ()
+    )
+    assert exercise.examine(fails).mistake == "m"
+    ((_, (outcome,)),) = exercise._known
+    assert outcome.error.__traceback__ is None
+
+
+def test_test_that_compares_with_what_it_met_first_is_refused():
+    first = {}
+
+    def remembers(softmax):
+        got = np.asarray(softmax(ROW))
+        np.testing.assert_allclose(got, first.setdefault("got", got))
+
+    assert examine("softmax_test", remembers).verdict == "rejects a right one"
+
+
+def test_function_under_test_has_its_name_its_signature_and_copies():
+    def uses_them(softmax):
+        assert softmax.__name__
+        assert len(inspect.signature(softmax).parameters) == 1
+        lookup.good_test(copy.copy(softmax))
+
+    assert examine("softmax_test", uses_them).verdict == "correct"
+
+
+def test_nearly_right_version_is_watched_too():
+    exercise = CatchFaults(
+        {"right": lambda x: 2 * x},
+        (Mistake("one", "1.", lambda x: x),),
+        (),
+        (),
+        nearly=(Mistake("near", "Nearly.", lambda x: 3 * x),),
+    )
+
+    def names(function):
+        assert type(function).__name__ == "Watched"
+        assert function(1) == 3
+
+    assert "Nearly." in exercise.examine(names).text
+
+
+def test_device_threads_and_log_of_the_session_are_put_back():
+    before = torch.get_default_device(), torch.get_num_threads(), list(logging.root.handlers)
+
+    def meddles(scores):
+        torch.set_default_device("meta")
+        torch.set_num_threads(before[1] + 1)
+        logging.root.addHandler(logging.StreamHandler())
+        return right_softmax(scores)
+
+    assert examine("softmax", meddles).verdict == "correct"
+    assert (
+        torch.get_default_device(),
+        torch.get_num_threads(),
+        list(logging.root.handlers),
+    ) == before
+
+
+def test_figures_of_an_answer_are_closed_and_others_stay():
+    def draws(scores):
+        plt.figure()
+        return right_softmax(scores)
+
+    mine = plt.figure().number
+    assert examine("softmax", draws).verdict == "correct"
+    assert plt.get_fignums() == [mine]
+    plt.close(mine)
+
+
+def test_wrong_result_in_a_buffer_is_shown_as_it_was():
+    buffer = np.zeros(100)
+
+    def reuses(scores):
+        result = buffer[: scores.size].reshape(scores.shape)
+        result[...] = right_softmax(scores) * 2
+        return result
+
+    assert "expected [1], got [2]" in examine("softmax", reuses).text
+
+
+def test_version_without_a_name_has_one_for_messages():
+    exercise = CatchFaults(
+        {"right": partial(pow, 2)}, (Mistake("one", "1.", partial(pow, 1)),), (), ()
+    )
+
+    def names(function):
+        assert function(3) == 8, f"{function.__name__} is wrong"
+
+    assert exercise.examine(names).verdict == "correct"
+
+
+def test_tuple_argument_is_shown_whole_beside_a_large_array():
+    case = Case("large", np.zeros((7, 7)), (2, 3))
+    exercise = WriteFunction(lambda x, sizes: x + 1, (case,), (), ())
+    assert "sizes = (2, 3)" in exercise.examine(lambda x, sizes: x).text
+
+
+def test_huge_result_is_tried_once_and_not_kept():
+    calls = []
+
+    def huge(scores):
+        calls.append(1)
+        return np.broadcast_to(1.0, (10**7, 10**7))
+
+    verdict, text = verdict_and_words("softmax", huge)
+    assert verdict == "exception"
+    assert "MemoryError: the result is far too large, of shape (10000000, 10000000)" in text
+    assert len(calls) == 1
+
+
+def test_memory_that_runs_out_later_leaves_the_small_inputs_right():
+    def greedy(scores):
+        if scores.size > 4:
+            raise MemoryError
+        return right_softmax(scores)
+
+    assert "24 of 24" not in examine("softmax", greedy).text
+
+
+def test_tuple_of_very_many_results_is_tried_once():
+    report = examined("softmax", lambda x: tuple(range(10**5)))
+    assert "the result is far too large, a tuple of 100000" in report.text
+
+
+class Unseen:
+    """Raises when it is shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+class UnseenError(Exception):
+    """Has a message that nobody can read."""
+
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def raises_unseen(scores):
+    raise UnseenError
+
+
+def nested(depth):
+    value = np.ones(2)
+    for _ in range(depth):
+        value = (value,)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("softmax", lambda x: torch.zeros(x.shape, device="meta")),
+        ("softmax", lambda x: torch.from_numpy(x).to_sparse()),
+        ("softmax", lambda x: Unseen()),
+        ("softmax", raises_unseen),
+        ("softmax", lambda x: 10**5000),
+        ("softmax", lambda x: nested(3000)),
+        ("softmax", lambda x: type("ndarray", (), {})()),
+        pytest.param("tie", 10**5000, id="more digits than Python prints"),
+        ("tie", Decimal("sNaN")),
+        ("tie", torch.zeros((), device="meta")),
+    ],
+)
+def test_what_cannot_be_looked_at_is_a_wrong_type(name, answer):
+    assert examined(name, answer).verdict == "type"
+
+
+def test_wrapper_around_itself_is_no_crash():
+    def wraps_itself(scores):
+        return right_softmax(scores)
+
+    wraps_itself.__wrapped__ = wraps_itself
+    assert examine("softmax", wraps_itself).verdict == "type"
+
+
+def test_numpy_that_raises_does_not_disturb_a_prediction():
+    with np.errstate(all="raise"):
+        assert examine("tie", 15).verdict == "correct"
+
+
+@pytest.mark.parametrize("value", [tuple(range(400)), type("N" * 5000, (), {})()])
+def test_result_of_many_parts_or_a_long_name_is_described_in_short(value):
+    assert examined("softmax", lambda x: value).verdict == "type"
+
+
+def test_leaving_the_debugger_ends_the_check():
+    def leaves(scores):
+        raise bdb.BdbQuit
+
+    with pytest.raises(KeyboardInterrupt):
+        examine("softmax", leaves)
+
+
+def test_weak_test_that_collects_its_errors_is_not_said_to_swallow_them():
+    def collects(softmax):
+        problems = []
+        try:
+            lookup.only_small(softmax)
+        except AssertionError as error:
+            problems.append(error)
+        assert not problems
+
+    assert examine("softmax_test", collects).mistake == "only small scores"
+
+
+@pytest.mark.parametrize(("name", "value"), [("head_parameters", 156), ("visible_pairs", 24)])
+def test_count_is_exact(name, value):
+    assert examine(name, float(value)).verdict == "correct"
+    assert examine(name, value + 0.1).verdict == "wrong"
+
+
+def test_one_coarse_number_is_a_wrong_dtype():
+    def answer(query, keys, values, temperature=1.0):
+        result = right_softmax(query @ keys.T / temperature) @ values
+        return np.float16(result * 1.003) if result.ndim == 0 else result
+
+    assert examine("soft_lookup", answer).verdict == "dtype"
+
+
+def test_warning_is_not_taken_for_print():
+    report = examine("softmax", lambda x: torch.from_numpy(right_softmax(x)).to(torch.complex128))
+    assert "prints is not shown" not in report.text
+
+
+def test_hint_takes_a_whole_float(capsys):
+    hint("softmax", 1.0)
+    assert capsys.readouterr().out.startswith("softmax, hint 1 of 3: ")
+
+
+@pytest.mark.parametrize("name", [np.zeros(3), right_softmax])
+def test_answer_in_place_of_the_name_is_refused_in_short(name):
+    with pytest.raises(TypeError, match="name of the exercise must come first; got a"):
+        check(name, "softmax")
 
 
 # ---------------------------------------------------------------------------- check and hint

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attention_lib.checks import catalogue
+from attention_lib.checks.values import printable
 
 EPILOG = """\
 exit status of progress: 0 all right, 1 something is wrong or not done, 2 something cannot be read
@@ -77,11 +78,11 @@ def run_progress(options):
             notebook = examiner.examine(Path(path))
             done[-1].notebooks.append(notebook)
             if not options.json:
-                print("\n".join(board.lines(notebook)), flush=True)
+                print(printable("\n".join(board.lines(notebook))), flush=True)
     if options.json:
         print(json.dumps(board.as_json(done, limits), indent=1))
     else:
-        print("", *board.summary(done), sep="\n")
+        print(printable("\n".join(["", *board.summary(done)])))
     return board.status(done)
 
 

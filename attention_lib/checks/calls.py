@@ -1,16 +1,19 @@
 """One call of an answer: what it did, and how nothing of it stays behind. The engine uses this."""
 
+import bdb
 import io
+import logging
 import random
 import sys
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import update_wrapper
 from itertools import zip_longest
 
 import numpy as np
 
-from attention_lib.checks.values import as_arrays, parts, rounding, same
+from attention_lib.checks.values import as_arrays, bounded, parts, rounding, same
 
 
 class Sink(io.TextIOBase):
@@ -28,23 +31,43 @@ class Sink(io.TextIOBase):
 def settings_kept():
     """Put back what an answer may change for all that runs later in the same process.
 
-    These are the states of the random numbers, and PyTorch's default dtype and gradient mode if
-    PyTorch is loaded. An answer that replaces functions of NumPy or PyTorch is left alone.
+    These are the states of the random numbers, the handlers of the log, which would write to the
+    `Sink` for ever, settings of PyTorch, and which figures are open. An answer that replaces
+    functions of NumPy or PyTorch is left alone.
     """
-    torch, ours = sys.modules.get("torch"), random.getstate()
-    numpys = np.random.get_state()  # noqa: NPY002
+    torch, handlers = sys.modules.get("torch"), logging.root.handlers
+    settings = [
+        (random.setstate, random.getstate()),
+        (np.random.set_state, np.random.get_state()),  # noqa: NPY002
+        (lambda old: handlers.__setitem__(slice(None), old), handlers[:]),
+    ]
     if torch:
-        state, dtype = torch.get_rng_state(), torch.get_default_dtype()
-        gradients = torch.is_grad_enabled()
+        settings += [
+            (torch.set_rng_state, torch.get_rng_state()),
+            (torch.set_default_dtype, torch.get_default_dtype()),
+            (torch.set_grad_enabled, torch.is_grad_enabled()),
+            (torch.set_num_threads, torch.get_num_threads()),
+            (_set_device, torch.get_default_device()),
+        ]
+    if plt := sys.modules.get("matplotlib.pyplot"):
+        settings += [(_close_figures, plt.get_fignums())]
     try:
         yield
     finally:
-        random.setstate(ours)
-        np.random.set_state(numpys)  # noqa: NPY002
-        if torch:
-            torch.set_rng_state(state)
-            torch.set_default_dtype(dtype)
-            torch.set_grad_enabled(gradients)
+        for put, old in reversed(settings):  # the device first: random numbers are set on it
+            put(old)
+
+
+def _set_device(device):
+    torch = sys.modules["torch"]
+    if torch.get_default_device() != device:  # any but None slows every later call down
+        torch.set_default_device(None if device.type == "cpu" else device)
+
+
+def _close_figures(old):
+    plt = sys.modules["matplotlib.pyplot"]
+    for number in set(plt.get_fignums()) - set(old):
+        plt.close(number)
 
 
 class Outcome:
@@ -63,12 +86,14 @@ class Outcome:
                 np.errstate(all="ignore", invalid="warn"),
             ):
                 warnings.simplefilter("always")
-                self.value = function(*given, **given_named)
-        except KeyboardInterrupt:  # the reader stops a slow answer: that is no result of it
-            raise
+                self.value = bounded(function(*given, **given_named))
+        except (KeyboardInterrupt, bdb.BdbQuit):  # the reader stops it: that is no result of it
+            raise KeyboardInterrupt from None
         except BaseException as error:  # sys.exit() and pytest.fail() are no Exceptions
             self.error = error
         self.made_nan = any("invalid value" in str(warning.message) for warning in caught)
+        if type(self.value) is np.ndarray:  # the answer may use the same memory again
+            self.value = self.value.copy()
         self.arrays = as_arrays(self.value)
         self.coarse = max(map(rounding, (*arguments, *parts(self.value), 0)))
         pairs = zip(map(as_arrays, arguments), map(as_arrays, given), strict=True)
@@ -97,9 +122,12 @@ class Outcome:
 class Watched:
     """An implementation that knows whether it was used: called, or asked for a method."""
 
+    __name__ = "version"  # of one that has no name itself
+
     def __init__(self, implementation):
         # a copy: a test may call eval() on a layer, and the next test gets it as it was
         self.implementation, self.called = deepcopy(implementation), False
+        update_wrapper(self, implementation, updated=())  # its name and signature, for messages
 
     def __getattr__(self, name):
         if name.startswith("__") or "implementation" not in vars(self):
@@ -112,8 +140,10 @@ class Watched:
         self.called = True
         return self.implementation(*args, **kwargs)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo=None):
         return self
+
+    __copy__ = __deepcopy__  # a copy that is called counts, too
 
 
 def changes(names, outcomes):

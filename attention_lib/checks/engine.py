@@ -11,6 +11,7 @@ check; that harms nobody but its author. KeyboardInterrupt goes through: it stop
 """
 
 import inspect
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +23,8 @@ from attention_lib.checks.report import NOT_A_FUNCTION, NOT_STARTED, Case, Mista
 
 # what a chapter declares its exercises with
 __all__ = ["Case", "CatchFaults", "Mistake", "PredictValue", "WriteFunction"]
+
+_ROUNDING = 1e-12  # of a whole number that the reader computed
 
 
 @dataclass(frozen=True)
@@ -56,17 +59,17 @@ class WriteFunction:
 
     @cached_property
     def _right(self):
-        return self._run(self.reference)
+        return self._run_ours(self.reference)
 
     @cached_property
     def _known(self):
-        return [(mistake, self._run(a)) for mistake in self.mistakes for a in mistake.answers]
+        return [(mistake, self._run_ours(a)) for mistake in self.mistakes for a in mistake.answers]
 
     def examine(self, candidate):
         """The report on a function that the reader wrote."""
         if not callable(candidate):
             return NOT_A_FUNCTION
-        _ = self._right  # before the answer runs, so that nothing that it does can spoil it
+        _ = self._right, self._known  # before the answer runs: nothing that it does can spoil them
         got = self._run(candidate)
         if values.is_unfinished(got[0].error, got[0].value):
             return NOT_STARTED
@@ -78,14 +81,22 @@ class WriteFunction:
         given = dict(zip(self._names, case.arguments, strict=False)) | case.named
         lines = [report.text, *self._failure(case.label, given, got, wrong)]
         lines += calls.changes(self._names, got)
-        return replace(report, text="\n".join(lines), arguments=given)
+        return replace(report, text="\n".join(lines), arguments=deepcopy(given))
 
     def _run(self, function):
         outcomes = []
         for case in self._ordered:
             outcomes.append(calls.Outcome(function, *case.arguments, **case.named))
             if isinstance(outcomes[-1].error, MemoryError):  # once is enough: it takes long
-                return outcomes[-1:] * len(self._ordered)
+                break
+        return outcomes + outcomes[-1:] * (len(self._ordered) - len(outcomes))
+
+    def _run_ours(self, function):
+        """A run to keep, without the frames of its errors and all that lives in them."""
+        outcomes = self._run(function)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                outcome.error.__traceback__ = None
         return outcomes
 
     def _wrong(self, got):
@@ -163,7 +174,7 @@ class PredictValue:
         answer: A function that computes the right value, so that it is never typed in.
         mistakes: Wrong values, each with the belief behind it.
         hints: From a nudge to nearly the solution.
-        tolerance: How far a predicted number may lie from the right one.
+        tolerance: How far a predicted number may lie from the right one; whole numbers are exact.
         choices: The texts to choose from, if the answer is one of them.
     """
 
@@ -185,14 +196,15 @@ class PredictValue:
             return Report("type", f"the answer must be {expected}; this is {mine}.")
         if self.choices and candidate not in self.choices:
             return Report("type", f"choose one of: {', '.join(self.choices)}.")
-        if self._equal(candidate, right):
+        whole = all(isinstance(part, int) for part in values.parts(right))
+        if self._equal(candidate, right, _ROUNDING if whole else self.tolerance):
             return Report("correct", f"correct: {values.show(right)}.")
         for mistake in self.mistakes:
-            if any(self._equal(candidate, value) for value in mistake.answers):
+            if any(self._equal(candidate, value, self.tolerance) for value in mistake.answers):
                 return mistake.report()
         return Report("wrong", f"{values.show(candidate)} is wrong, and no usual mistake.")
 
-    def _equal(self, one, other):
+    def _equal(self, one, other, tolerance):
         if isinstance(other, str):
             return one == other
-        return values.same(values.as_arrays(one), values.as_arrays(other), self.tolerance)
+        return values.same(values.as_arrays(one), values.as_arrays(other), tolerance)

@@ -67,11 +67,12 @@ class CatchFaults:
 
     def _try(self, test):
         """The error or None for each right version, for each faulty one; was any called?"""
+        # the faulty ones first: a test that compares with what it met first must not meet the truth
         faulty = (fault.answers[0] for fault in self.faults)
-        watched = [calls.Watched(version) for version in (*self.right.values(), *faulty)]
+        watched = [calls.Watched(version) for version in (*faulty, *self.right.values())]
         errors = [calls.Outcome(test, version).error for version in watched]
-        count = len(self.right)
-        return errors[:count], errors[count:], any(version.called for version in watched)
+        count = len(self.faults)
+        return errors[count:], errors[:count], any(version.called for version in watched)
 
     def _rejects_right(self, candidate, errors, missed):
         name, error = next(pair for pair in zip(self.right, errors, strict=True) if pair[1])
@@ -79,9 +80,9 @@ class CatchFaults:
         if not isinstance(error, AssertionError):
             return Report("exception", f"the test itself fails {said}")
         advice = f"{ITS_FAULT}{missed[0].name}." if len(missed) == 1 else ALL_REJECTED
-        near = [n for n in self.nearly if not calls.Outcome(candidate, n.answers[0]).error]
+        near = [n for n in self.nearly if not _run(candidate, n.answers[0]).error]
         advice = near[0].help if near else advice
-        advice = OWN_NAN if calls.Outcome(candidate, self.right[name]).made_nan else advice
+        advice = OWN_NAN if _run(candidate, self.right[name]).made_nan else advice
         advice = NOT_ALL if None in errors else advice
         return Report("rejects a right one", f"the test fails {said}\n{advice}")
 
@@ -105,3 +106,7 @@ class CatchFaults:
             text = "It catches what the page shows, but not every variant of it. "
             return f"{text}It lets through {len(missed)} of {of} variants: {names}"
         return f"It lets through {len(missed)} of {len(self.faults)} faults: {names}"
+
+
+def _run(test, version):
+    return calls.Outcome(test, calls.Watched(version))

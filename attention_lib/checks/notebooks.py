@@ -82,7 +82,11 @@ def read(path):
 
 def code_cells(cells):
     """The `Cell` of every code cell that is no solution."""
-    numbered = ((n, c.source) for n, c in enumerate(cells, 1) if c.cell_type == "code")
+    numbered = (
+        (n, c.source.encode("utf-8", "backslashreplace").decode())  # no kernel takes half a pair
+        for n, c in enumerate(cells, 1)
+        if c.cell_type == "code"
+    )
     found = [analysed(n, source) for n, source in numbered if not is_solution(source)]
     modules = set().union(*(cell.imports for cell in found))
     for cell in found:
@@ -116,11 +120,12 @@ def analysed(number, source):
 def checks(tree):
     """Pairs of name and answer, for each `check("name", answer)` in the code."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and len(node.args) == 2:
+        if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) == 2:
+            first, answer = *node.args, *(keyword.value for keyword in node.keywords)
             called = getattr(node.func, "id", getattr(node.func, "attr", None))
-            name = getattr(node.args[0], "value", None)
+            name = getattr(first, "value", None)
             if called == "check" and isinstance(name, str):
-                yield name, node.args[1]
+                yield name, answer
 
 
 def is_untouched(source, exercise):

@@ -1,6 +1,6 @@
 """What an exercise is declared with, and what is said about an answer. The engine uses both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from attention_lib.checks import values
 
@@ -15,7 +15,7 @@ class Report:
     verdict: str
     text: str
     mistake: str | None = None
-    arguments: dict | None = None
+    arguments: dict | None = field(default=None, compare=False)  # arrays have no one truth value
 
 
 class Case:
