@@ -220,7 +220,9 @@ class PatchClassifier(nn.Module):
         """
         _arguments.float_tensor("images", images)
         _arguments.flags(return_weights=return_weights)
-        _validate._same_kind("images", images, "the model's weights", self.embed.weight, True)
+        _validate._same_kind(
+            "images", images, "the model's weights", _validate._weight(self.embed), True
+        )
         expected = (self.channels, *self.image_size)
         if tuple(images.shape[1:]) != expected:
             raise ValueError(

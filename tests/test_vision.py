@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 
 from attention_lib.parity import to_torch
 from attention_lib.vision import PatchClassifier, patchify, replace_patches, rollout, unpatchify
@@ -230,6 +231,14 @@ def test_model_copies_shows_its_options_and_runs_in_half_precision():
 
 
 # Rollout
+
+
+def test_embedding_of_patches_may_be_pruned():
+    model, x = random_model().double(), images().double()
+    prune.l1_unstructured(model.embed, "weight", 0.5)
+    assert model.float()(x.float()).dtype == torch.float32
+    said = "got the model's weights torch.float32 and images torch.float64"
+    refuses(TypeError, f"all inputs must have one dtype; {said}", model, x)
 
 
 def weights_of(*shape):
