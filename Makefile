@@ -62,7 +62,7 @@ test: $(INSTALLED)
 		--ignore=tests/test_planted_faults.py --ignore=tests/browser \
 		tests attention_lib chapters/index.md
 	$(PYTEST) -n 2 tests/test_planted_faults.py
-	$(PYTEST) --jaxtyping-packages=attention_lib,beartype.beartype \
+	$(PYTEST) $(PARALLEL) --jaxtyping-packages=attention_lib,beartype.beartype \
 		-m 'not refusal and not site' $(LIBRARY_TESTS)
 	$(PYTEST) $(PARALLEL) --nbval --nbval-sanitize-with tests/sanitize.cfg \
 		--junitxml=_build/chapters.xml chapters

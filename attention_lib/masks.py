@@ -12,13 +12,13 @@ import math
 from functools import reduce
 
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Integer, Num
 from torch import Tensor
 
 from attention_lib import _arguments
 
 _Count = int | None
-_Integers = Int[Tensor, "..."] | list
+_Integers = Integer[Tensor, "..."] | list
 _kind = _arguments.kind
 _ALIGNMENTS = ("top_left", "bottom_right")
 

@@ -320,7 +320,7 @@ def after_earlier_copies(tokens: Int[Tensor, "b length"]) -> Bool[Tensor, "b q k
 
 
 def weight_on(
-    weights: Float[Tensor, "*batch h q k"], marked: Bool[Tensor, "*#batch q k"]
+    weights: Float[Tensor, "*batch h q k"], marked: Bool[Tensor, "..."]
 ) -> Float[Tensor, "h"]:
     """How much of its weight each head puts on the marked keys, on average.
 
@@ -328,7 +328,7 @@ def weight_on(
 
     Args:
         weights: ``(..., heads, q, k)``.
-        marked: Bool, ``(..., q, k)``, without the axis of the heads; axes of size 1 broadcast.
+        marked: Bool, ``(..., q, k)`` without the axis of the heads, or what broadcasts to that.
 
     Returns:
         ``(heads,)``, each between 0 and 1.

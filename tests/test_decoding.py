@@ -153,6 +153,7 @@ def test_bytes_are_those_of_one_sample_in_half_precision_by_default():
     assert cache_bytes(2, 3, 5, 7) == 2 * 2 * 3 * 5 * 7 * torch.float16.itemsize
 
 
+@pytest.mark.refusal
 def test_bytes_beyond_64_bits_are_counted():
     assert cache_bytes(*[np.int64(2**20)] * 4) == 2**82
 

@@ -388,6 +388,7 @@ def test_taking_a_layer_apart_copies_its_weights():
     assert apart.out_proj.weight.dtype == torch.float32
 
 
+@pytest.mark.refusal
 def test_layer_with_a_dropout_of_the_integer_0_is_taken_apart():
     layer = MultiHeadAttention(E, H, dropout=0)
     x = draw(B, L, E, dtype=torch.float32)

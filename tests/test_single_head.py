@@ -247,6 +247,7 @@ def test_half_precision_is_within_its_rounding_of_float64(dtype):
         assert error < 4 * torch.finfo(dtype).eps
 
 
+@pytest.mark.refusal
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("return_weights", [False, True])
 def test_scale_and_dropout_may_be_numbers_that_pytorch_does_not_take(dtype, return_weights):

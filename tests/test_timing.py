@@ -573,6 +573,7 @@ def test_operations_of_a_fused_kernel_are_those_that_pytorch_counts():
     assert again == sdpa_backward_flop_count(o, q, k, v)
 
 
+@pytest.mark.refusal
 def test_work_beyond_64_bits_is_counted():
     sizes = 2**20, 2**10, 2**20, 2**20, 2**8
     for count in (attention_flops, partial(attention_bytes, fused=False)):
