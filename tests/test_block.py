@@ -219,6 +219,13 @@ def test_module_without_sizes_can_take_the_place_of_the_attention():
     close(block(x), y + block.feedforward(block.norm2(y)))
 
 
+def test_norm_may_have_no_weight():
+    block, x = TransformerBlock(E, H).double(), draw(B, L, E)
+    expected = block(x)  # the norm begins with 1 and 0
+    block.norm1 = nn.LayerNorm(E, elementwise_affine=False)
+    close(block(x), expected)
+
+
 def test_layers_with_positions_take_what_the_layer_without_takes():
     for kind in (RotaryAttention, LinearBiasAttention):
         sizes = kind(E, H, 5, 7, 1, dropout=0.25)
