@@ -485,6 +485,25 @@ def test_numpys_int64_is_an_integer(function, valid, kind):
     function(**valid | given)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: attention_lib.causal_mask(np.uint8(3)),
+            "length must be an integer of Python or an int64; got np.uint8(3)",
+        ),
+        (
+            lambda: attention_lib.attention_weights(*[torch.ones(2, 3)] * 2, is_causal=np.True_),
+            "is_causal must be True or False; got numpy.bool",
+        ),
+    ],
+)
+def test_types_of_numpy_are_told_from_those_of_python(call, message):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
 def is_refusal(error):
     """Whether a ``raise`` in the library's own code gave the error.
 

@@ -20,6 +20,7 @@ from torch.nn.modules.module import (
 )
 from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention_lib import _packed
 from attention_lib.block import LinearBiasAttention, RotaryAttention
@@ -236,6 +237,24 @@ def test_hooks_of_all_modules_see_the_projections(register):
     with register(lambda module, *_: seen.append(module)):
         outcome(layer, draw(B, L, E))
     assert {layer.q_proj, layer.k_proj, layer.v_proj} < set(seen)
+
+
+class Operations(TorchDispatchMode):
+    """The names of the operations that PyTorch runs, as those who count them see it."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_those_who_count_operations_see_what_runs_without_them():
+    with torch.no_grad(), Operations() as seen:
+        random_layer()(draw(B, L, E))
+    assert seen.names.count("aten::addmm") == 2
 
 
 # Copies, files, and what others do with the parameters
