@@ -62,6 +62,14 @@ def test_softmax_of_large_scores_does_not_overflow_in_float32():
     np.testing.assert_allclose(weights, [1, np.exp(-100), 0], rtol=0.05)
 
 
+def test_softmax_keeps_the_digits_of_a_longer_float():
+    scores = np.array([0, 1], dtype=np.longdouble)
+    expected = 1 / (1 + np.exp(scores[::-1] - scores))
+    error = np.abs(softmax(scores) - expected).max()
+    assert softmax(scores).dtype == np.longdouble
+    assert error <= 2 * np.finfo(np.longdouble).eps
+
+
 def test_softmax_of_many_scores_does_not_overflow_in_float16():
     weights = softmax(np.zeros(70_000, dtype=np.float16))  # the largest float16 is 65504
     assert weights.dtype == np.float16
