@@ -302,6 +302,12 @@ def test_no_written_date_has_two_meanings():
     assert max(map(len, meanings.values())) == 1
 
 
+def test_all_fields_may_stand_in_one_date():
+    text, fields = write_date(datetime.date(2026, 3, 4), "E c d M L y G", "en")
+    assert text.endswith("4 3 3 2026 AD")
+    assert fields.endswith("d M M yyyy   ")
+
+
 def test_every_language_and_format_occurs_and_each_pair_fits_together():
     train, _ = date_pairs(1000, 0)
     assert {pair.language for pair in train} == set(LANGUAGES)

@@ -227,7 +227,7 @@ def test_jacobian_of_a_single_number_is_refused():
 
 @pytest.mark.refusal
 def test_scores_that_are_no_real_numbers_are_refused():
-    with pytest.raises(TypeError, match="^components must hold real numbers; got dtype complex128"):
+    with pytest.raises(TypeError, match=r"^components must hold real numbers; got "):
         score_statistics(4, draw=lambda rng, shape: rng.standard_normal(shape) * 1j)
     with pytest.raises(TypeError, match="scores must hold real numbers; got dtype complex128"):
         softmax_jacobian(np.array([1j]))
