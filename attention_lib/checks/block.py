@@ -231,6 +231,12 @@ add_positions = WriteFunction(
             lambda x, table: x + table[: len(x)],
         ),
         Mistake(
+            "as many rows as features",
+            "One row is needed for each word, and their number is x.shape[1]; x.shape[2] is the "
+            "width.",
+            lambda x, table: x + table[: x.shape[2]],
+        ),
+        Mistake(
             "one axis too many",
             "The number of rows is right. A table of shape (L, 1, E) runs along the samples, "
             "(L, E) along the words.",

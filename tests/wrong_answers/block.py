@@ -142,6 +142,7 @@ ADD_POSITIONS = {
         add_by_loop(lambda b, p, x, table: table[b]),
     ],
     "as many rows as samples": [lambda x, table: np.add(table[: x.shape[0]], x)],
+    "as many rows as features": [lambda x, table: np.add(table[: x.shape[-1]], x)],
     "one axis too many": [
         lambda x, table: np.swapaxes(table[: x.shape[1]][None], 0, 1) + x,
         lambda x, table: x + np.stack([row[None] for row in table[: x.shape[1]]]),
@@ -187,7 +188,6 @@ ADD_POSITIONS_NEW = [
     lambda x, table: x + table,
     lambda x, table: x + table.mean(axis=0),
     lambda x, table: x + table[-1],
-    lambda x, table: x + table[: x.shape[2]],
     lambda x, table: right_add(x, table).round(),
     add_by_loop(lambda b, p, x, table: table[b + p]),
     lambda x: x,
