@@ -282,7 +282,7 @@ def rotary(
         positions = torch.arange(x.shape[-2], device=x.device)
     _arguments.tensor("positions", positions)
     _fits(positions, x.shape[:-1])
-    angles = _angles(positions, x.shape[-1], base)
+    angles = _angles(positions, x.shape[-1], float(base))  # PyTorch takes no large integer
     # float64 angles: in float32 a far position would be turned by the wrong angle
     cos, sin = (f(angles).to(torch.promote_types(x.dtype, torch.float32)) for f in _COS_SIN)
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)

@@ -318,7 +318,7 @@ def test_distance_between_sinusoids_depends_on_the_distance_of_positions():
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("base", [10000.0, 7.0, 0.5])
+@pytest.mark.parametrize("base", [10000.0, 7, 0.5, 2**70])
 def test_rotary_turns_each_pair_by_the_formula(base):
     x = draw(B, H, L, 6)
     positions = torch.tensor([0, 3, 1, 100, 7])
