@@ -2,7 +2,8 @@
 
 Cells, outputs and exercises are counted in the notebooks of these pages, mistakes in the library.
 Seconds come from the last run of the tests, which leaves `_build/chapters.xml`. What the chapters
-noticed of faults planted on purpose is read from the record that `make faults` writes.
+noticed of faults planted on purpose is read from the record that `make faults` writes, what the
+library's tests noticed of small changes from that of `make mutants`.
 """
 
 import json
@@ -17,6 +18,7 @@ from xml.etree import ElementTree
 COLUMNS = ("chapter", "cells", "outputs", "figures", "exercises", "mistakes", "seconds")
 NOTICED_BY_CHAPTER = ("chapter", "outputs", "faults")
 NOTICED_BY_KIND = ("fault", "tried in", "noticed", "output")
+MUTANTS = ("module", "changes", "noticed", "no effect", "missed", "score")
 # What was planted, by its kind in the record, in the words of the page.
 KINDS = {
     "scale": "a wrong factor or divisor",
@@ -48,12 +50,14 @@ def fill_in(app, config):
         rows.append((link(path.stem), *counts, time))
     versions = [f"Python {platform.python_version()}"]
     versions += [f"{name} {version(name)}" for name in PACKAGES]
-    record = json.loads(Path(app.srcdir, "tests/chapter_faults.json").read_text(encoding="utf-8"))
-    config.myst_substitutions |= what_was_noticed(record) | {
+    config.myst_substitutions |= {
         "what_is_checked": table(COLUMNS, rows),
         "versions": ", ".join(versions),
         "last_run": f"on {day}" if day else "unknown: the tests have not run where this was built",
     }
+    for name, said in ("chapter_faults", what_was_noticed), ("mutants", what_tests_noticed):
+        record = Path(app.srcdir, "tests", f"{name}.json").read_text(encoding="utf-8")
+        config.myst_substitutions |= said(json.loads(record))
 
 
 def table(columns, rows):
@@ -72,10 +76,11 @@ def count_notebook(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     timed = [cell for cell in code if "nbval-ignore-output" in cell["metadata"].get("tags", [])]
-    figures = [o for cell in code for o in cell["outputs"] if "image/png" in o.get("data", {})]
-    compared = sum(len(cell["outputs"]) for cell in code if cell not in timed) - len(figures)
+    outputs = [(cell, output) for cell in code for output in cell["outputs"]]
+    figures = [pair for pair in outputs if "image/png" in pair[1].get("data", {})]
+    compared = [pair for pair in outputs if pair not in figures and pair[0] not in timed]
     names = {name for cell in code for name in CHECK.findall("".join(cell["source"]))}
-    return len(code), compared, len(figures), names
+    return len(code), len(compared), len(figures), names
 
 
 def count_mistakes(module, names):
@@ -122,6 +127,23 @@ def what_was_noticed(record):
         "faults_tried": ", ".join(sorted({x["date"] for x in record.values()})),
         "faults_versions": "; ".join(sorted({x["versions"] for x in record.values()})),
         "faults_minutes": round(sum(x["seconds"] for x in record.values()) / 60),
+    }
+
+
+def what_tests_noticed(record):
+    """The table of the mutants of every module, from the record of `make mutants`."""
+    rows = []
+    for module, x in record.items():
+        noticed = x["caught"] + x["timeout"]
+        missed = x["mutants"] - noticed - x["no change"]
+        score = f"{x['without']:.1%}"
+        rows.append((f"`{module}`", x["mutants"], noticed, x["no change"], missed, score))
+    total = [sum(row[i] for row in rows) for i in range(1, 5)]
+    rows.append(("all", *total, f"{total[1] / (total[0] - total[2]):.1%}"))
+    return {
+        "mutants_by_module": table(MUTANTS, rows),
+        "mutants_tried": ", ".join(sorted({x["date"] for x in record.values()})),
+        "mutants_versions": "; ".join(sorted({x["versions"] for x in record.values()})),
     }
 
 

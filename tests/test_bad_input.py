@@ -546,6 +546,12 @@ def test_every_public_name_is_called():
     assert set(attention_lib.__all__) <= set(CALLS) | ELSEWHERE
 
 
+def test_the_library_lists_its_names_and_refuses_others():
+    assert {"__doc__", *attention_lib.__all__} <= set(dir(attention_lib))
+    with pytest.raises(AttributeError, match="module 'attention_lib' has no attribute 'attend'"):
+        _ = attention_lib.attend
+
+
 def test_every_public_method_is_called():
     classes = {n: c for n in CALLS if isinstance(c := getattr(attention_lib, n), type)}
     methods = {

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib import import_module
 
 import nbformat
 import pytest
@@ -28,12 +27,6 @@ NAMES = {
     chapter: [f for names in kinds.values() for f in names] for chapter, kinds in PLANTED.items()
 }
 STORED = json.loads(RECORD.read_text("utf-8"))
-
-
-@pytest.fixture
-def checked(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "_ext")
-    return import_module("checked")
 
 
 # What is planted, and what is on record
@@ -165,29 +158,3 @@ def test_silence_is_told_from_an_error(tmp_path):
     said = "Cell 7: Timeout of 600 seconds exceeded"
     (tmp_path / "a.xml").write_text(f"<a>{failure.format(said)}</a>")
     assert read_report(tmp_path / "a.xml") == {8: "no answer"}
-
-
-def test_page_counts_what_was_noticed_and_names_what_was_not(checked):
-    faults = [
-        {"kind": "scale", "fault": "masks: twice", "cell": 3, "how": "output"},
-        {"kind": "scale", "fault": "masks of another: thrice", "cell": None, "how": None},
-        {"kind": "axis", "fault": "masks: rows", "cell": 5, "how": "AssertionError"},
-    ]
-    entry = {"date": "2026-11-30", "versions": "Python 3.11", "seconds": 90}
-    entry |= {"altered": [2, 4], "noticed": [2, 4]}
-    record = {
-        "06_masks": entry | {"faults": faults},
-        "07_block": entry | {"faults": [faults[0] | {"how": "ValueError"}]},
-    }
-    said = checked.what_was_noticed(record)
-    assert said["noticed_by_kind"].replace("\u00a0", " ").splitlines()[2:] == [
-        "| a wrong factor or divisor | 2 | 2 of 3 | 1 |",
-        "| the wrong axis | 1 | 1 of 1 | 0 |",
-    ]
-    assert said["noticed_by_chapter"].replace("\u00a0", " ").splitlines()[2:] == [
-        "| [](/chapters/06_masks.ipynb) | 2 of 2 | 2 of 3 |",
-        "| [](/chapters/07_block.ipynb) | 2 of 2 | 1 of 1 |",
-    ]
-    assert (said["faults_planted"], said["faults_missed"]) == (3, "*thrice* (`masks`)")
-    assert (said["fault_errors"], said["fault_assertions"]) == (2, 1)
-    assert (said["faults_tried"], said["faults_minutes"]) == ("2026-11-30", 3)

@@ -1,6 +1,7 @@
 """Chapter 15: real processes give what one gives, send what the formula says, and end cleanly."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from attention_lib import (
     zigzag_positions,
 )
 from attention_lib import _ring as ring
+from attention_lib._ranks import _failure
 
 # every axis another prime, apart from what processes must divide
 B, H, L, D, V = 2, 3, 17, 5, 7
@@ -569,6 +571,30 @@ def test_rank_that_fails_is_named_with_the_cause_long_before_the_timeout(functio
     if function is raises:
         assert 'raise KeyError("lost")' in error.value.__notes__[0]
     assert no_rank_is_left()
+
+
+class Process:
+    """One of which is known how it ended only when it was asked for that several times."""
+
+    def __init__(self, *codes):
+        self.codes = iter(codes)
+
+    @property
+    def exitcode(self):
+        return next(self.codes)
+
+
+def test_error_of_a_rank_that_lost_another_waits_for_what_became_of_that_one(tmp_path):
+    lost = pickle.dumps((0.0, "RuntimeError: connection closed", "trace"))
+    (tmp_path / "0.error").write_bytes(lost)
+    (tmp_path / "1.err").write_bytes("café ".encode() + b"\xff")
+    error = _failure([Process(1, 1, 1), Process(None, None, -9)], tmp_path)
+    assert (str(error), error.rank) == ("rank 1 was ended by SIGKILL", 1)
+    assert error.__notes__ == ["café \ufffd"]
+    (tmp_path / "2.error").write_bytes(pickle.dumps((-1.0, "KeyError: 1", "of rank 2")))
+    error = _failure([Process(1), Process(0), Process(1)], tmp_path)
+    assert (str(error), error.rank) == ("rank 2 raised KeyError: 1", 2)  # which came first
+    assert error.__notes__ == ["Traceback of rank 2:\nof rank 2"]
 
 
 def test_result_that_cannot_be_copied_is_the_ranks_error():

@@ -1,12 +1,14 @@
 """How planted faults are counted (tools/mutants.py), and the list of those that change nothing."""
 
 import ast
+import datetime
 import json
 import re
 
 import pytest
 from repository import ROOT
 
+from tools import mutants
 from tools.mutants import (
     ASIDE,
     HELD,
@@ -19,6 +21,7 @@ from tools.mutants import (
     read_equivalent,
     settings,
     summary,
+    write_down,
 )
 from tools.mutants import tests_of as chosen_tests
 
@@ -124,6 +127,22 @@ def test_a_listed_mutant_that_a_test_catches_is_an_error():
     (found,) = [fault for fault in faults(line, {"b": MADE}, listed) if "95%" not in fault]
     assert re.match("listed, but caught or not made any more", found)
     assert str(OTHER) in found
+
+
+# The record
+
+
+def test_modules_are_written_down_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutants, "RECORD", tmp_path / "mutants.json")
+    monkeypatch.setattr(mutants, "version", "{} 1".format)
+    for module in ("masks", "gone", "lookup", "masks"):
+        monkeypatch.setattr(mutants, "FOUND", {"masks", "lookup", module})
+        write_down(summary(module, RESULTS if module == "masks" else {}, {}, {}))
+    record = json.loads((tmp_path / "mutants.json").read_text())
+    assert list(record) == ["lookup", "masks"]
+    assert (record["lookup"]["mutants"], record["masks"]["mutants"]) == (0, len(RESULTS))
+    assert record["masks"]["date"] == datetime.date.today().isoformat()
+    assert record["masks"]["versions"].startswith("Python 3.")
 
 
 def sources(tree, of_class=""):

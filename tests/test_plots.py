@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from fractions import Fraction
 from itertools import combinations
 
 import matplotlib as mpl
@@ -46,6 +47,12 @@ def test_heat_map_writes_every_weight_at_its_row_and_column():
     np.testing.assert_array_equal(ax.collections[0].get_array(), weights)
     assert ax.collections[0].get_clim() == (0, 0.95)
     assert ax.get_title() == "T"
+
+
+@pytest.mark.parametrize("one", [True, Fraction(1), np.float16(1)])
+def test_weights_of_any_real_type_are_drawn(one):
+    ax = plots.plot_weights([[one, one - one], [0 * one, one]], ["a", "b"], ["a", "b"])
+    assert [text.get_text() for text in ax.texts] == ["1.00", "0.00", "0.00", "1.00"]
 
 
 def test_maps_that_are_compared_share_their_colours():

@@ -15,12 +15,15 @@ again.
 
 tests/equivalent_mutants.toml lists mutants that change nothing, with the reason. The second score
 is without them. Exits with 1 if a module of HELD then has less than 95 %, or if the list has a
-mutant that a test notices or that is not made any more.
+mutant that a test notices or that is not made any more. Writes the counts of each module down in
+tests/mutants.json as soon as it is done, for the page "How this book is checked".
 """
 
 import argparse
+import datetime
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -28,12 +31,14 @@ import sys
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build" / "mutants"
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.toml"
+RECORD = ROOT / "tests" / "mutants.json"
 NOT_COUNTED = set() if find_spec("triton") else {"_flash"}
 ELSEWHERE = {"devices", "_ranks", "_ring", "_flash"}  # in processes that tests start
 FOUND = {path.stem for path in (ROOT / "attention_lib").glob("*.py")}
@@ -54,7 +59,7 @@ HELD = [module for module in MODULES if module not in ASIDE]
 LEAST = 0.95
 # torch.compile takes what mutmut puts around a function for a break in the graph; the kernels are
 # compiled too. The others start programs that take seconds each, for every mutant.
-LEFT_OUT = ["compile", "kernels_", "torchrun", "is_killed"]
+LEFT_OUT = ["compile", "kernels_", "torchrun", "them_is_killed"]
 KERNELS = "kernels and not compile"  # those that a mutant of _flash needs
 COPIED = ["tests", "tools", "benchmarks", "chapters", "README.md", "pyproject.toml"]
 SETTINGS = """\
@@ -257,6 +262,19 @@ def show(lines):
         print(f"{first:<12}" + "".join(f"{text:>11}" for text in texts))
 
 
+def write_down(line):
+    """Put the line of a module into the record, with the day and the versions."""
+    versions = [f"{name} {version(name)}" for name in ("torch", "numpy", "mutmut")]
+    entry = {
+        **line,
+        "date": datetime.date.today().isoformat(),
+        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
+    }
+    record = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
+    record = {name: x for name, x in (record | {line["module"]: entry}).items() if name in FOUND}
+    RECORD.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n", "utf-8")
+
+
 def main(modules, workers):
     """Try the mutants of the modules, print what was not caught, and return what is wrong."""
     listed, lines, found = read_equivalent(), [], []
@@ -266,6 +284,7 @@ def main(modules, workers):
             if made not in listed:
                 print(f"{name}: {results[name]}\n  - {made.line}\n  + {made.mutant}", flush=True)
         lines.append(summary(module, results, changes, listed))
+        write_down(lines[-1])
         found += faults(lines[-1], changes, listed)
     show(lines)
     if NOT_COUNTED:
