@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 COLUMNS = ("chapter", "cells", "outputs", "figures", "exercises", "mistakes", "seconds")
 NOTICED_BY_CHAPTER = ("chapter", "outputs", "faults")
 NOTICED_BY_KIND = ("fault", "tried in", "noticed", "output")
-MUTANTS = ("module", "changes", "noticed", "no effect", "missed", "score")
+MUTANTS = ("module", "noticed", "no effect", "score")
 # What was planted, by its kind in the record, in the words of the page.
 KINDS = {
     "scale": "a wrong factor or divisor",
@@ -132,14 +132,15 @@ def what_was_noticed(record):
 
 def what_tests_noticed(record):
     """The table of the mutants of every module, from the record of `make mutants`."""
-    rows = []
-    for module, x in record.items():
-        noticed = x["caught"] + x["timeout"]
-        missed = x["mutants"] - noticed - x["no change"]
-        score = f"{x['without']:.1%}"
-        rows.append((f"`{module}`", x["mutants"], noticed, x["no change"], missed, score))
-    total = [sum(row[i] for row in rows) for i in range(1, 5)]
-    rows.append(("all", *total, f"{total[1] / (total[0] - total[2]):.1%}"))
+    counted = {
+        f"`{module}`": (x["caught"] + x["timeout"], x["mutants"] - x["no change"], x["no change"])
+        for module, x in record.items()
+    }
+    counted["all"] = tuple(map(sum, zip(*counted.values(), strict=True)))
+    rows = [
+        (name, f"{seen}\u00a0of\u00a0{possible}", same, f"{seen / possible:.1%}")
+        for name, (seen, possible, same) in counted.items()
+    ]
     return {
         "mutants_by_module": table(MUTANTS, rows),
         "mutants_tried": ", ".join(sorted({x["date"] for x in record.values()})),
