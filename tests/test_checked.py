@@ -7,6 +7,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from repository import ROOT
 
+from tools.chapter_faults import PLANTED
+
 
 @pytest.fixture
 def checked(monkeypatch):
@@ -28,6 +30,10 @@ def test_outputs_that_are_compared_and_figures_are_counted(checked, tmp_path):
     nbformat.write(new_notebook(cells=cells), tmp_path / "a.ipynb")
     # code cells, outputs compared, figures, exercises
     assert checked.count_notebook(tmp_path / "a.ipynb") == (3, 2, 2, {"softmax"})
+
+
+def test_every_kind_of_fault_is_planted_and_has_its_words_on_the_page(checked):
+    assert {kind for kinds in PLANTED.values() for kind in kinds} == set(checked.KINDS)
 
 
 def test_page_counts_what_was_noticed_and_names_what_was_not(checked):
