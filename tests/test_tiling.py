@@ -4,7 +4,7 @@ import math
 import os
 import subprocess
 import sys
-from functools import partial
+from functools import partial, wraps
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -609,6 +609,34 @@ def test_kernels_are_the_formula_at_ragged_lengths_over_several_blocks(
     )
     assert [x.dtype for x in actual] == [dtype, torch.float32, dtype, dtype, dtype]
     assert_equal(actual, expected, tolerance(dtype))
+
+
+@needs_triton
+def test_kernels_are_tuned_over_the_shapes_that_their_dtype_can_take(monkeypatch):
+    from attention_lib import _flash
+
+    def shapes(configs):
+        sizes = [(c.kwargs["BLOCK_Q"], c.kwargs["BLOCK_K"]) for c in configs]
+        return [(*s, c.num_warps, c.num_stages) for s, c in zip(sizes, configs, strict=True)]
+
+    monkeypatch.setattr(_flash, "INTERPRETED", False)
+    half = [(128, 64, 8, 2), (64, 32, 4, 3)]
+    tuner = _flash._tuned(*half)(_flash._forward.fn)
+    assert shapes(tuner.configs) == half + _flash._FLOAT32
+    assert tuner.keys == ["D", "V", "GROUP", "CAUSAL", "LONG"]
+    for dtype, kept in (torch.float32, _flash._FLOAT32), (torch.bfloat16, half):
+        query = torch.zeros(1, dtype=dtype)
+        assert shapes(tuner.early_config_prune(tuner.configs, {"query": query})) == kept
+
+
+@needs_triton
+def test_kernels_are_compiled_once_for_any_two_lengths(monkeypatch):
+    from attention_lib import _flash
+
+    monkeypatch.setattr(_flash.triton, "jit", lambda function, **options: (function, options))
+    jitted, options = _flash._jit(wraps(by_loops)(lambda: None))
+    assert jitted is by_loops  # the source of a wrapper is not that of the kernel
+    assert options == {"do_not_specialize": ["length", "keys"]}
 
 
 @needs_triton

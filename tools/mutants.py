@@ -83,6 +83,7 @@ pytest_add_cli_args_test_selection =
 # what mutmut says of a mutant, as the columns of the table; anything else is "unclear"
 COLUMNS = {
     "killed": "caught",
+    "segfault": "caught",  # the tests crashed, as they may where memory is read by address
     "timeout": "timeout",
     "survived": "survived",
     "no tests": "not tested",
@@ -234,7 +235,7 @@ def summary(module, results, changes, listed):
     return {
         "module": module,
         "mutants": len(results),
-        **{column: counts[column] for column in [*COLUMNS.values(), "unclear"]},
+        **{column: counts[column] for column in [*dict.fromkeys(COLUMNS.values()), "unclear"]},
         "score": part(caught, len(results)),
         "no change": same,
         "without": part(caught, len(results) - same),
