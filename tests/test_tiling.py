@@ -630,7 +630,7 @@ def test_kernels_are_tuned_over_the_shapes_that_their_dtype_can_take(monkeypatch
 
 
 @needs_triton
-def test_kernels_are_compiled_once_for_any_two_lengths(monkeypatch):
+def test_kernels_are_one_for_any_two_lengths(monkeypatch):
     from attention_lib import _flash
 
     monkeypatch.setattr(_flash.triton, "jit", lambda function, **options: (function, options))
