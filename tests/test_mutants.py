@@ -11,8 +11,11 @@ from repository import ROOT
 from tools import mutants
 from tools.mutants import (
     ASIDE,
+    FOUND,
     HELD,
+    LEAST,
     MODULES,
+    RECORD,
     Change,
     bare,
     change,
@@ -143,6 +146,12 @@ def test_modules_are_written_down_one_by_one(tmp_path, monkeypatch):
     assert (record["lookup"]["mutants"], record["masks"]["mutants"]) == (0, len(RESULTS))
     assert record["masks"]["date"] == datetime.date.today().isoformat()
     assert record["masks"]["versions"].startswith("Python 3.")
+
+
+def test_every_module_is_on_record_and_those_of_attention_reach_95_percent():
+    record = json.loads(RECORD.read_text("utf-8"))
+    assert set(record) == FOUND
+    assert all(record[name]["without"] >= LEAST for name in FOUND - ASIDE)
 
 
 def sources(tree, of_class=""):
