@@ -241,7 +241,7 @@ def sinusoidal_positional_encoding(length: int, embed_dim: int) -> Float[Tensor,
 def rotary(
     x: Float[Tensor, "*batch position d"],
     positions: Num[Tensor, "..."] | None = None,
-    base: float = 10000.0,
+    base: float | int = 10000.0,
 ) -> Float[Tensor, "*batch position d"]:
     """Each pair of features turned by an angle that grows with the position.
 

@@ -2,12 +2,13 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
 import warnings
 import weakref
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from attention_lib import (
     zigzag_positions,
 )
 from attention_lib import _ring as ring
-from attention_lib._ranks import _failure
+from attention_lib._ranks import _failure, _sendable
 
 # every axis another prime, apart from what processes must divide
 B, H, L, D, V = 2, 3, 17, 5, 7
@@ -574,6 +575,48 @@ def test_rank_that_fails_is_named_with_the_cause_long_before_the_timeout(functio
     if function is raises:
         assert 'raise KeyError("lost")' in error.value.__notes__[0]
     assert no_rank_is_left()
+
+
+def late():
+    time.sleep(dist.get_rank())
+    return dist.get_rank()
+
+
+def test_a_rank_that_is_done_waits_for_the_others():
+    assert run_ranks(late, 2) == [0, 1]
+
+
+def decorated(function):
+    return function
+
+
+@decorated
+def of_a_notebook():
+    return "its text is sent"
+
+
+class Callable:
+    def __call__(self):
+        pass
+
+    def __repr__(self):
+        return "Callable()"
+
+
+def test_what_another_process_cannot_import_is_sent_as_text_or_refused(monkeypatch):
+    assert _sendable(of_a_notebook) is of_a_notebook
+    bound = partial(of_a_notebook)
+    assert _sendable(bound) is bound  # has no name
+    monkeypatch.setattr(of_a_notebook, "__module__", "__main__")
+    name, text = _sendable(of_a_notebook)
+    assert (name, text.splitlines()[0]) == ("of_a_notebook", "@decorated")
+    monkeypatch.setattr(Callable, "__module__", "__main__")
+    said = (
+        "a function of a notebook is sent as its text, which begins with def; got Callable(). "
+        "Write it with def, in a cell of its own or a module"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        _sendable(Callable())
 
 
 class Process:
