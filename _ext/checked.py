@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 COLUMNS = ("chapter", "cells", "outputs", "figures", "exercises", "mistakes", "seconds")
 NOTICED_BY_CHAPTER = ("chapter", "outputs", "faults")
 NOTICED_BY_KIND = ("fault", "tried in", "noticed", "output")
-MUTANTS = ("module", "noticed", "no effect", "score")
+MUTANTS = ("module", "noticed", "no effect", "%")
 # What was planted, by its kind in the record, in the words of the page.
 KINDS = {
     "scale": "a wrong factor or divisor",
@@ -76,11 +76,16 @@ def count_notebook(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     timed = [cell for cell in code if "nbval-ignore-output" in cell["metadata"].get("tags", [])]
-    outputs = [(cell, output) for cell in code for output in cell["outputs"]]
-    figures = [pair for pair in outputs if "image/png" in pair[1].get("data", {})]
-    compared = [pair for pair in outputs if pair not in figures and pair[0] not in timed]
+    figures = sum(is_figure(output) for cell in code for output in cell["outputs"])
+    shown = [output for cell in code if cell not in timed for output in cell["outputs"]]
+    compared = sum(not is_figure(output) for output in shown)
     names = {name for cell in code for name in CHECK.findall("".join(cell["source"]))}
-    return len(code), len(compared), len(figures), names
+    return len(code), compared, figures, names
+
+
+def is_figure(output):
+    """Whether an output of a cell is a figure."""
+    return "image/png" in output.get("data", {})
 
 
 def count_mistakes(module, names):
@@ -138,7 +143,7 @@ def what_tests_noticed(record):
     }
     counted["all"] = tuple(map(sum, zip(*counted.values(), strict=True)))
     rows = [
-        (name, f"{seen}\u00a0of\u00a0{possible}", same, f"{seen / possible:.1%}")
+        (name, f"{seen}\u00a0of\u00a0{possible}", same, f"{100 * seen / possible:.1f}")
         for name, (seen, possible, same) in counted.items()
     ]
     return {

@@ -5,10 +5,11 @@ import datetime
 import json
 import re
 
+import numpy as np
 import pytest
 from repository import ROOT
 
-from tools import mutants
+from tools import record
 from tools.mutants import (
     ASIDE,
     FOUND,
@@ -24,7 +25,6 @@ from tools.mutants import (
     read_equivalent,
     settings,
     summary,
-    write_down,
 )
 from tools.mutants import tests_of as chosen_tests
 
@@ -135,23 +135,22 @@ def test_a_listed_mutant_that_a_test_catches_is_an_error():
 # The record
 
 
-def test_modules_are_written_down_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(mutants, "RECORD", tmp_path / "mutants.json")
-    monkeypatch.setattr(mutants, "version", "{} 1".format)
+def test_modules_are_written_down_one_by_one(tmp_path):
+    path, entry = tmp_path / "mutants.json", {"mutants": 5} | record.made_with("numpy")
     for module in ("masks", "gone", "lookup", "masks"):
-        monkeypatch.setattr(mutants, "FOUND", {"masks", "lookup", module})
-        write_down(summary(module, RESULTS if module == "masks" else {}, {}, {}))
-    record = json.loads((tmp_path / "mutants.json").read_text())
-    assert list(record) == ["lookup", "masks"]
-    assert (record["lookup"]["mutants"], record["masks"]["mutants"]) == (0, len(RESULTS))
-    assert record["masks"]["date"] == datetime.date.today().isoformat()
-    assert record["masks"]["versions"].startswith("Python 3.")
+        record.put(path, module, entry, {"masks", "lookup", module})
+    stored = json.loads(path.read_text())
+    assert list(stored) == ["lookup", "masks"]
+    assert stored["masks"]["mutants"] == 5
+    assert stored["masks"]["date"] == datetime.date.today().isoformat()
+    assert stored["masks"]["versions"].startswith("Python 3.")
+    assert stored["masks"]["versions"].endswith(f", numpy {np.__version__}")
 
 
 def test_every_module_is_on_record_and_those_of_attention_reach_95_percent():
-    record = json.loads(RECORD.read_text("utf-8"))
-    assert set(record) == FOUND
-    assert all(record[name]["without"] >= LEAST for name in FOUND - ASIDE)
+    stored = json.loads(RECORD.read_text("utf-8"))
+    assert set(stored) == FOUND
+    assert all(stored[name]["without"] >= LEAST for name in FOUND - ASIDE)
 
 
 def sources(tree, of_class=""):

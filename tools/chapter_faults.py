@@ -16,10 +16,8 @@ reads; chapters that were not named keep their entries.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import re
 import runpy
 import shutil
@@ -28,9 +26,11 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it knows its own folder alone
+from tools import record
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "tests" / "chapter_faults.json"
@@ -305,8 +305,7 @@ def examine(chapter, faults, workers):
         tried = [pool.submit(try_fault, chapter, *which, faults) for which in chosen]
     seconds = round(time.monotonic() - start)
     return {
-        "date": datetime.date.today().isoformat(),
-        "versions": f"Python {platform.python_version()}, torch {version('torch')}",
+        **record.made_with("torch"),
         "seconds": seconds,
         **outputs,
         "faults": [each.result() for each in tried],
@@ -318,9 +317,7 @@ def main(chapters, workers):
     faults = read_faults()
     for chapter in chapters:
         entry = examine(chapter, faults, workers)
-        record = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
-        record = {name: x for name, x in (record | {chapter: entry}).items() if name in CHAPTERS}
-        RECORD.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n", "utf-8")
+        record.put(RECORD, chapter, entry, CHAPTERS)
 
 
 if __name__ == "__main__":

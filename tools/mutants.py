@@ -20,10 +20,8 @@ tests/mutants.json as soon as it is done, for the page "How this book is checked
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -31,9 +29,11 @@ import sys
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it knows its own folder alone
+from tools import record
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build" / "mutants"
@@ -263,19 +263,6 @@ def show(lines):
         print(f"{first:<12}" + "".join(f"{text:>11}" for text in texts))
 
 
-def write_down(line):
-    """Put the line of a module into the record, with the day and the versions."""
-    versions = [f"{name} {version(name)}" for name in ("torch", "numpy", "mutmut")]
-    entry = {
-        **line,
-        "date": datetime.date.today().isoformat(),
-        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
-    }
-    record = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
-    record = {name: x for name, x in (record | {line["module"]: entry}).items() if name in FOUND}
-    RECORD.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n", "utf-8")
-
-
 def main(modules, workers):
     """Try the mutants of the modules, print what was not caught, and return what is wrong."""
     listed, lines, found = read_equivalent(), [], []
@@ -285,7 +272,8 @@ def main(modules, workers):
             if made not in listed:
                 print(f"{name}: {results[name]}\n  - {made.line}\n  + {made.mutant}", flush=True)
         lines.append(summary(module, results, changes, listed))
-        write_down(lines[-1])
+        entry = lines[-1] | record.made_with("torch", "numpy", "mutmut")
+        record.put(RECORD, module, entry, FOUND)
         found += faults(lines[-1], changes, listed)
     show(lines)
     if NOT_COUNTED:
