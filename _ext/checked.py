@@ -143,7 +143,7 @@ def what_tests_noticed(record):
     }
     counted["all"] = tuple(map(sum, zip(*counted.values(), strict=True)))
     rows = [
-        (name, f"{seen}\u00a0of\u00a0{possible}", same, f"{100 * seen / possible:.1f}")
+        (name, f"{seen}/{possible}", same, f"{100 * seen / possible:.1f}")
         for name, (seen, possible, same) in counted.items()
     ]
     return {

@@ -69,10 +69,10 @@ def test_page_shows_every_module_and_the_sum(checked):
         "masks": counts | {"caught": 2, "date": "2026-11-29", "versions": "x"},
     }
     said = checked.what_tests_noticed(record)
-    assert said["mutants_by_module"].replace("\u00a0", " ").splitlines()[2:] == [
-        "| `lookup` | 2 of 3 | 1 | 66.7 |",
-        "| `masks` | 3 of 3 | 1 | 100.0 |",
-        "| all | 5 of 6 | 2 | 83.3 |",
+    assert said["mutants_by_module"].splitlines()[2:] == [
+        "| `lookup` | 2/3 | 1 | 66.7 |",
+        "| `masks` | 3/3 | 1 | 100.0 |",
+        "| all | 5/6 | 2 | 83.3 |",
     ]
     assert said["mutants_tried"] == "2026-11-29, 2026-11-30"
     assert said["mutants_versions"] == "x"
