@@ -61,7 +61,7 @@ class count_communication(TorchDispatchMode):
             return NotImplemented  # a DTensor: what it does inside comes by as well
         space, _, name = func.name().partition("::")
         if space in ("c10d", "_c10d_functional") and not name.startswith(("wait", "_wrap")):
-            name = name.split(".")[0].rstrip("_")
+            name = name.rstrip("_")
             self.calls[name] += 1
             self.bytes[name] += sum(map(_nbytes, args))
         return func(*args, **(kwargs or {}))

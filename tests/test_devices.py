@@ -5,10 +5,13 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import weakref
+from datetime import timedelta
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,13 +25,13 @@ from attention_lib import (
     MultiHeadAttention,
     RankError,
     RotaryAttention,
+    _ranks,
     count_communication,
     ring_attention,
     run_ranks,
     zigzag_positions,
 )
 from attention_lib import _ring as ring
-from attention_lib._ranks import _failure, _sendable
 
 # every axis another prime, apart from what processes must divide
 B, H, L, D, V = 2, 3, 17, 5, 7
@@ -38,6 +41,7 @@ FACTS = 9  # numbers that the ranks compare before the ring starts
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-6, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 UNEQUAL = {1: (17,), 2: (12, 5), 4: (7, 0, 1, 9)}
 SLOW = 60  # seconds that a busy machine may need; nothing waits for it where all goes well
+STARTED = []  # numbers of processes that were started; a fresh process has none
 
 RINGS = {
     "full": {},
@@ -264,6 +268,20 @@ def most_keys():
     return max(in_a_call), max(at_a_time)
 
 
+def surroundings():
+    """What a rank finds where it runs, and what its sum over all ranks counts as."""
+    others = [x for x in threading.enumerate() if x is not threading.main_thread()]
+    with count_communication() as counter:
+        dist.all_reduce(torch.zeros(3))
+    return {
+        "started": STARTED,
+        "threads of PyTorch": torch.get_num_threads(),
+        "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+        "other threads": [x.daemon for x in others],
+        "counted": (dict(counter.calls), dict(counter.bytes)),
+    }
+
+
 def everything():
     """All that the tests need from one start of the processes, in each of them."""
     return {
@@ -278,12 +296,14 @@ def everything():
         "refusals": refusals(),
         "communication": communication(),
         "most keys": most_keys(),
+        "surroundings": surroundings(),
         "names": list(HeadParallelAttention(EMBED, HEADS).state_dict()),
     }
 
 
 @cache
 def ranks(world):
+    STARTED.append(world)
     return run_ranks(everything, world, timeout=4 * SLOW)
 
 
@@ -521,6 +541,17 @@ def test_run_ranks_refuses_what_it_cannot_start():
         run_ranks(lambda: 0, 2)
 
 
+@pytest.mark.refusal
+def test_nccl_takes_as_many_processes_as_there_are_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    said = (
+        "ValueError: nccl needs a GPU for each process; got 2 GPUs for 3 processes. "
+        "gloo runs on CPUs"
+    )
+    assert refusal(lambda: _ranks._startable(2, "nccl")) == "accepted"
+    assert refusal(lambda: run_ranks(reports_rank, 3, backend="nccl")) == said
+
+
 # How processes start and end
 
 
@@ -533,6 +564,34 @@ def test_function_of_a_notebook_travels_as_its_text_and_results_come_back_in_ord
 
     assert run_ranks(add, 2, 5, "rank") == [5, 6]
     assert capfd.readouterr().out == "rank 0\nrank 1\n"
+
+
+@real
+def test_ranks_are_fresh_have_one_thread_and_end_with_the_process_that_started_them(world):
+    for result in ranks(world):
+        assert result["surroundings"] == {
+            "started": [],
+            "threads of PyTorch": 1,
+            "interface": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+            "other threads": [True],  # the one that waits for that end
+            "counted": ({"allreduce": 1}, {"allreduce": 3 * 4}),
+        }
+
+
+def test_rank_joins_on_the_gpu_of_its_number_or_waits_until_all_are_there(monkeypatch, tmp_path):
+    done = []
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "chosen")
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: done.append(f"{n} thread"))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda n: done.append(f"GPU {n}"))
+    monkeypatch.setattr(dist, "barrier", lambda: done.append("all are there"))
+    monkeypatch.setattr(
+        dist, "init_process_group", lambda name, timeout, **_: done.append((name, timeout))
+    )
+    for backend in _ranks.DEVICES:
+        _ranks._join(1, 2, tmp_path, backend, timeout=7.0)
+    joined = [(name, timedelta(seconds=7)) for name in _ranks.DEVICES]
+    assert done == ["1 thread", joined[0], "all are there", "1 thread", "GPU 1", joined[1]]
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "chosen"
 
 
 def raises():
@@ -549,6 +608,7 @@ def is_killed():
 
 def leaves():
     if dist.get_rank() == 1:
+        os.write(2, b"last words")
         os._exit(3)
     dist.recv(torch.zeros(1), 1)
 
@@ -574,6 +634,8 @@ def test_rank_that_fails_is_named_with_the_cause_long_before_the_timeout(functio
     assert error.value.rank == 1
     if function is raises:
         assert 'raise KeyError("lost")' in error.value.__notes__[0]
+    if function is leaves:
+        assert error.value.__notes__ == ["last words"]
     assert no_rank_is_left()
 
 
@@ -604,11 +666,11 @@ class Callable:
 
 
 def test_what_another_process_cannot_import_is_sent_as_text_or_refused(monkeypatch):
-    assert _sendable(of_a_notebook) is of_a_notebook
+    assert _ranks._sendable(of_a_notebook) is of_a_notebook
     bound = partial(of_a_notebook)
-    assert _sendable(bound) is bound  # has no name
+    assert _ranks._sendable(bound) is bound  # has no name
     monkeypatch.setattr(of_a_notebook, "__module__", "__main__")
-    name, text = _sendable(of_a_notebook)
+    name, text = _ranks._sendable(of_a_notebook)
     assert (name, text.splitlines()[0]) == ("of_a_notebook", "@decorated")
     monkeypatch.setattr(Callable, "__module__", "__main__")
     said = (
@@ -616,7 +678,7 @@ def test_what_another_process_cannot_import_is_sent_as_text_or_refused(monkeypat
         "Write it with def, in a cell of its own or a module"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        _sendable(Callable())
+        _ranks._sendable(Callable())
 
 
 class Process:
@@ -634,13 +696,24 @@ def test_error_of_a_rank_that_lost_another_waits_for_what_became_of_that_one(tmp
     lost = pickle.dumps((0.0, "RuntimeError: connection closed", "trace"))
     (tmp_path / "0.error").write_bytes(lost)
     (tmp_path / "1.err").write_bytes("café ".encode() + b"\xff")
-    error = _failure([Process(1, 1, 1), Process(None, None, -9)], tmp_path)
+    error = _ranks._failure([Process(1, 1, 1), Process(None, None, -9)], tmp_path)
     assert (str(error), error.rank) == ("rank 1 was ended by SIGKILL", 1)
     assert error.__notes__ == ["café \ufffd"]
     (tmp_path / "2.error").write_bytes(pickle.dumps((-1.0, "KeyError: 1", "of rank 2")))
-    error = _failure([Process(1), Process(0), Process(1)], tmp_path)
+    error = _ranks._failure([Process(1), Process(0), Process(1)], tmp_path)
     assert (str(error), error.rank) == ("rank 2 raised KeyError: 1", 2)  # which came first
     assert error.__notes__ == ["Traceback of rank 2:\nof rank 2"]
+
+
+def test_error_of_a_rank_does_not_wait_longer_than_a_second(tmp_path, monkeypatch):
+    lost = pickle.dumps((0.0, "RuntimeError: connection closed", "trace"))
+    (tmp_path / "0.error").write_bytes(lost)
+    quarters, waited = count(), []
+    monkeypatch.setattr(time, "monotonic", lambda: next(quarters) / 4)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    error = _ranks._failure([Process(*[1] * 9), Process(*[None] * 9)], tmp_path)
+    assert error.rank == 0
+    assert waited == [0.02] * 3
 
 
 def test_result_that_cannot_be_copied_is_the_ranks_error():
@@ -732,6 +805,38 @@ def test_both_run_under_torchrun(script):
     command = [*torchrun, "--standalone", "--local-addr=127.0.0.1", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SLOW)
     assert done.returncode == 0, done.stderr
+
+
+SPEAKS = """
+from attention_lib import RankError, run_ranks
+
+def speaks():
+    import os
+    import torch.distributed as dist
+    print("café", __name__)
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os.write(2, "thé".encode())
+        os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    try:
+        run_ranks(speaks, 2)
+    except RankError as error:
+        print(error, *error.__notes__, sep="; ")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no locale C")
+def test_what_a_rank_said_before_its_end_is_shown_whatever_the_locale(tmp_path):
+    path = tmp_path / "speaks.py"
+    path.write_text(SPEAKS, encoding="utf-8")
+    # ASCII for files and Latin-1 for what is printed, if nothing else is asked for
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    environment = os.environ | plain | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, path], capture_output=True, env=environment)
+    said = "café speaks\ncafé speaks\nrank 1 was ended by SIGKILL; thé\n"
+    assert done.stdout.decode("latin-1") == said, done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
