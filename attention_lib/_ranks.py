@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import wait
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -98,19 +99,20 @@ def run_ranks(
         world_size: Number of processes, each with one thread.
         arguments: Anything that pickle can copy.
         backend: ``"gloo"`` on CPUs, or ``"nccl"`` with a GPU for each process.
-        timeout: Seconds for everything, the start of the processes (seconds) included.
+        timeout: Seconds for everything, the start of the processes (seconds) included; at most
+            a million.
 
     Returns:
         A list of the results, copied from the processes.
 
     Raises:
-        ValueError: A number of processes below 1; a backend of another name, or one that this
-            machine has no devices for; a function that cannot be sent.
+        ValueError: A number of processes below 1; a timeout out of range; a backend of another
+            name, or one that this machine has no devices for; a function that cannot be sent.
         RankError: A process raised or ended; the message names its rank and the cause. The others
             are ended at once.
         TimeoutError: The time is over. All processes are ended.
     """
-    _startable(world_size, backend)
+    _startable(world_size, backend, timeout)
     job = pickle.dumps((_sendable(function), arguments))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         context = multiprocessing.get_context(_METHOD)
@@ -142,9 +144,13 @@ def _nbytes(argument):
     return sum(map(_nbytes, argument)) if isinstance(argument, list | tuple) else 0
 
 
-def _startable(world_size, backend):
-    """Refuse a number of processes or a back end that this machine cannot start."""
+def _startable(world_size, backend, timeout):
+    """Refuse processes that this machine cannot start, or cannot wait for."""
     _arguments.positive(world_size=world_size)
+    if not (isinstance(timeout, Real) and 0 < timeout <= 1e6):  # more does not fit into a poll()
+        raise ValueError(
+            f"timeout must be a number of seconds above 0, at most a million; got {timeout!r:.60}"
+        )
     if backend not in DEVICES:
         raise ValueError(f"backend must be one of {', '.join(DEVICES)}; got {backend!r}")
     if backend == "nccl" and torch.cuda.device_count() < world_size:

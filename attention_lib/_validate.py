@@ -1,14 +1,12 @@
 """One check of arguments for every attention function: rule, what was expected, what came."""
 
-import math
-from numbers import Real
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from attention_lib import _arguments
 from attention_lib._hints import about_heads, about_mask, two_alignments
+from attention_lib._numbers import is_finite
 
 _LAYER_INPUTS = (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim"))
 
@@ -40,8 +38,8 @@ def attention_arguments(query, key, value, mask=None, is_causal=False, scale=Non
     if mask is not None:
         _mask_kind(mask, query)
         _mask(mask, query, key.shape[-2])
-    if scale is not None and not (isinstance(scale, Real) and math.isfinite(scale)):
-        raise ValueError(f"scale must be a finite number or None; got {scale!r}")
+    if scale is not None and not is_finite(scale):
+        raise ValueError(f"scale must be a finite number or None; got {scale!r:.60}")
     _arguments.probability("dropout_p", dropout_p)
 
 

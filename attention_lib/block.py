@@ -7,13 +7,13 @@ or as a bias that is linear in the distance.
 
 import math
 from functools import partial
-from numbers import Real
 
 import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
 from attention_lib import _arguments, _validate
+from attention_lib._numbers import is_finite
 from attention_lib.multi_head import MultiHeadAttention
 
 _Mask = Bool[Tensor, "..."] | None
@@ -276,8 +276,8 @@ def rotary(
     _arguments.float_tensor("x", x)
     if x.ndim < 2 or x.shape[-1] % 2:
         raise ValueError(f"x must have shape (..., position, even width); got {tuple(x.shape)}")
-    if not (isinstance(base, Real) and 0 < base < math.inf):
-        raise ValueError(f"base must be a positive number; got {base!r}")
+    if not (is_finite(base) and base > 0):
+        raise ValueError(f"base must be a positive number; got {base!r:.60}")
     if positions is None:
         positions = torch.arange(x.shape[-2], device=x.device)
     _arguments.tensor("positions", positions)

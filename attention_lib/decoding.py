@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from numbers import Real
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +15,7 @@ from attention_lib._cache import (
     _check_real,
     cache_bytes,
 )
+from attention_lib._numbers import is_finite
 from attention_lib.block import _LAYERS, RotaryAttention, TransformerBlock, _residual, rotary
 from attention_lib.masks import padding_mask, window_mask
 from attention_lib.multi_head import MultiHeadAttention, _merge
@@ -240,7 +240,7 @@ def next_ids(
         least = scores.topk(top_k, dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < least, -math.inf)
     # the largest first: a score over a small temperature is infinite
-    shares = ((scores.double() - largest) / temperature).softmax(dim=-1)
+    shares = ((scores.double() - largest) / float(temperature)).softmax(dim=-1)
     return torch.multinomial(shares, 1, generator=generator)[:, 0]
 
 
@@ -349,7 +349,7 @@ def _steps(model, ids, steps, sampling, real):
 
 def _check_sampling(temperature, top_k, generator):
     _arguments.instance("generator", generator, torch.Generator | None, "a torch.Generator")
-    if not (isinstance(temperature, Real) and 0 <= temperature < math.inf):
-        raise ValueError(f"temperature must be a finite number from 0 on; got {temperature!r}")
+    if not (is_finite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature must be a finite number from 0 on; got {temperature!r:.60}")
     if top_k is not None:
         _arguments.positive(top_k=top_k)

@@ -5,10 +5,13 @@ value per key, ``(k,)`` or ``(k, v)``. The result has the query's leading axis a
 trailing one. Integers are computed in float64.
 """
 
+import math
 import numbers
 
 import numpy as np
 from jaxtyping import Float, Real
+
+from attention_lib._numbers import is_finite
 
 Array = np.ndarray
 
@@ -149,11 +152,13 @@ def soft_lookup(
             f"temperature must be positive; got {temperature}. "
             "The limit towards 0 is nearest_lookup (where one key is nearest)."
         )
+    if temperature < math.inf and not is_finite(temperature):
+        raise ValueError("temperature must fit into a float64, or be np.inf for equal weights")
     scores = query @ keys.T
     # The largest first: a score over a small temperature is infinite, and their difference NaN.
     scores -= scores.max(axis=-1, keepdims=True, initial=np.finfo(scores.dtype).min)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scores = np.where(scores == 0, 0, scores / temperature)
+        scores = np.where(scores == 0, 0, scores / float(temperature))
     return softmax(scores) @ values
 
 

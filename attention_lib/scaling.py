@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Real
 
+from attention_lib._numbers import is_finite
 from attention_lib.lookup import _real, softmax
 
 Array = np.ndarray
@@ -107,8 +108,8 @@ def score_statistics(
         raise TypeError(f"rng must be a NumPy generator or a seed of at least 0; got {rng!r}")
     if not (draw is None or callable(draw)):
         raise TypeError(f"draw must be a function or None; got {draw!r}")
-    if scale is not None and not (isinstance(scale, numbers.Real) and math.isfinite(scale)):
-        raise ValueError(f"scale must be a finite number or None; got {scale!r}")
+    if scale is not None and not is_finite(scale):
+        raise ValueError(f"scale must be a finite number or None; got {scale!r:.60}")
     if min(d_k, rows, keys) < 1 or rows % keys:
         raise ValueError(
             "d_k, rows and keys must be positive, and rows a multiple of keys; "
@@ -119,7 +120,7 @@ def score_statistics(
     if vectors.shape != (2, rows, d_k):
         raise ValueError(f"draw must return the shape {(2, rows, d_k)}; got {vectors.shape}")
     query, key = vectors.astype(np.float64)  # products in half precision overflow
-    scores = query @ key.T * (1 / math.sqrt(d_k) if scale is None else scale)
+    scores = query @ key.T * (1 / math.sqrt(d_k) if scale is None else float(scale))
     groups = rows // keys
     own = scores.reshape(rows, groups, keys)[np.arange(rows), np.arange(rows) % groups]
     norms = np.linalg.norm(softmax_jacobian(own), axis=(-2, -1))

@@ -18,6 +18,7 @@ from torch.utils.benchmark import Timer, timer
 from tqdm import tqdm
 
 from attention_lib import _arguments
+from attention_lib._numbers import is_finite
 from attention_lib._work import (
     Roofline,
     attention_bytes,
@@ -214,8 +215,8 @@ def compare(
     baseline = next(iter(functions)) if baseline is None else baseline
     if baseline not in list(functions):
         raise ValueError(f"baseline must be one of {list(functions)}; got {baseline!r}")
-    if not isinstance(tolerance, Real) or not 0 <= tolerance < math.inf:
-        raise ValueError(f"tolerance must be a finite number of at least 0; got {tolerance!r}")
+    if not (is_finite(tolerance) and tolerance >= 0):
+        raise ValueError(f"tolerance must be a finite number of at least 0; got {tolerance!r:.60}")
     expected = copies(baseline, functions[baseline]())
     firsts = {}
     for name, function in functions.items():
@@ -280,8 +281,8 @@ def _refuse(functions, repeats, seconds):
     _arguments.positive(repeats=repeats)
     if not isinstance(seconds, Real) or isinstance(seconds, bool):
         raise TypeError(f"seconds must be a number; got {seconds!r}")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"seconds must be positive and finite; got {seconds}")
+    if not (is_finite(seconds) and seconds > 0):
+        raise ValueError(f"seconds must be positive and finite; got {seconds!r:.60}")
 
 
 def _race(functions, firsts, repeats, seconds):

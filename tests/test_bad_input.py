@@ -13,7 +13,9 @@ import dis
 import inspect
 import math
 import re
+import sys
 from collections import defaultdict
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,7 @@ from attention_lib import (
     TransformerBlock,
     Vocabulary,
 )
+from attention_lib._numbers import is_finite
 
 pytestmark = pytest.mark.refusal
 LIBRARY = Path(attention_lib.__file__).parent
@@ -58,7 +61,7 @@ WRONG = {
     "any count": lambda _: NOT_A_COUNT,
     "integer": lambda _: ["3", 2.5, True, [1], math.nan, torch.ones(2), *NARROW],
     "flag": lambda _: NOT_A_FLAG,
-    "number": lambda _: ["1", math.nan, 1j, [1.0], torch.ones(2)],
+    "number": lambda _: ["1", math.nan, 10**400, 1j, [1.0], torch.ones(2)],
     "probability": lambda _: ["1", math.nan, -0.5, 1.5, True, torch.ones(2)],
     "float tensor": lambda x: [*NOT_A_TENSOR, x.long(), x.to(torch.complex64), x.flatten()[0]],
     "tensor": lambda x: [*NOT_A_TENSOR, x.flatten()[0]],
@@ -483,6 +486,21 @@ def test_numpys_int64_is_an_integer(function, valid, kind):
     counts = [name for name in valid if kind[name].removesuffix("?").endswith("count")]
     given = {name: np.int64(valid[name]) for name in counts if valid[name] is not None}
     function(**valid | given)
+
+
+@pytest.mark.parametrize(
+    ("function", "valid", "kind"), [pytest.param(f, v, k, id=n) for n, f, v, k in everything()]
+)
+def test_fraction_is_a_number(function, valid, kind):
+    numbers = [name for name in valid if kind[name].removesuffix("?") == "number"]
+    function(**valid | dict.fromkeys(numbers, Fraction(1, 2)))
+
+
+def test_what_a_float64_can_hold_is_finite():
+    for number in (sys.float_info.max, -sys.float_info.max, Fraction(1, 3), np.float16(2), 0):
+        assert is_finite(number)
+    for other in (math.inf, -math.inf, math.nan, 10**400, -(10**400), 1j, "1", None):
+        assert not is_finite(other)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Chapter 15: real processes give what one gives, send what the formula says, and end cleanly."""
 
+import math
 import os
 import pickle
 import re
@@ -533,6 +534,10 @@ def test_only_a_layer_without_positions_is_dealt_out(layer):
 def test_run_ranks_refuses_what_it_cannot_start():
     with pytest.raises(ValueError, match=r"world_size must be at least 1; got 0"):
         run_ranks(reports_rank, 0)
+    for timeout in ("60", None, math.nan, 0, 1_000_001):
+        said = f"timeout must be a number of seconds above 0, at most a million; got {timeout!r}"
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            run_ranks(reports_rank, 2, timeout=timeout)
     with pytest.raises(ValueError, match=r"backend must be one of gloo, nccl; got 'mpi'"):
         run_ranks(reports_rank, 2, backend="mpi")
     with pytest.raises(ValueError, match=r"nccl needs a GPU for each process; got \d+ GPUs for 99"):
@@ -548,7 +553,8 @@ def test_nccl_takes_as_many_processes_as_there_are_gpus(monkeypatch):
         "ValueError: nccl needs a GPU for each process; got 2 GPUs for 3 processes. "
         "gloo runs on CPUs"
     )
-    assert refusal(lambda: _ranks._startable(2, "nccl")) == "accepted"
+    for timeout in (0.5, 1_000_000):
+        assert refusal(lambda: _ranks._startable(2, "nccl", timeout)) == "accepted"  # noqa: B023
     assert refusal(lambda: run_ranks(reports_rank, 3, backend="nccl")) == said
 
 

@@ -19,7 +19,7 @@ from tools import dependencies
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "attention_lib"
-SUPPORT = {"checks", "plots", "training", "_arguments", "_hints", "_validate"}
+SUPPORT = {"checks", "plots", "training", "_arguments", "_hints", "_numbers", "_validate"}
 # beside the module of the chapter's name
 SECOND = {
     "_work": "timing",

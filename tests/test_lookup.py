@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -62,6 +63,13 @@ def test_softmax_of_large_scores_does_not_overflow_in_float32():
     np.testing.assert_allclose(weights, [1, np.exp(-100), 0], rtol=0.05)
 
 
+@pytest.mark.refusal
+def test_soft_lookup_refuses_a_temperature_that_no_float_can_hold():
+    said = "temperature must fit into a float64, or be np.inf for equal weights"
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        soft_lookup(*table(), 10**400)
+
+
 @pytest.mark.refusal  # wider than the signature, which ends at float64
 def test_softmax_keeps_the_digits_of_a_longer_float():
     scores = np.array([0, 1], dtype=np.longdouble)
@@ -69,6 +77,18 @@ def test_softmax_keeps_the_digits_of_a_longer_float():
     error = np.abs(softmax(scores) - expected).max()
     assert softmax(scores).dtype == np.longdouble
     assert error <= 2 * np.finfo(np.longdouble).eps
+
+
+def test_softmax_of_float32_takes_half_the_memory_of_float64():
+    def most_bytes(dtype):
+        scores = np.zeros(100_000, dtype)
+        tracemalloc.start()
+        softmax(scores)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert most_bytes(np.float32) / most_bytes(np.float64) == pytest.approx(0.5, rel=0.05)
 
 
 def test_softmax_of_many_scores_does_not_overflow_in_float16():
@@ -179,7 +199,8 @@ def test_soft_lookup_shares_equally_among_ties_and_duplicate_keys_as_the_tempera
 def test_soft_lookup_comes_to_the_plain_mean_as_the_temperature_grows():
     query, keys, values = table()
     mean = np.broadcast_to(values.mean(axis=0), (5, 2))
-    np.testing.assert_allclose(soft_lookup(query, keys, values, np.inf), mean)
+    for highest in (sys.float_info.max, np.inf):
+        np.testing.assert_allclose(soft_lookup(query, keys, values, highest), mean)
     np.testing.assert_allclose(soft_lookup(query, keys, values, 1e9), mean, atol=1e-7)
 
 

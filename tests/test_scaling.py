@@ -1,6 +1,7 @@
 """Chapter 3: the softmax Jacobian and the statistics of scores, against closed forms."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -87,6 +88,11 @@ def test_variance_is_the_width_times_the_square_of_the_scale(d_k, power):
 def test_variance_is_within_5_percent_for_every_seed(d_k):
     for seed in range(30):
         assert score_statistics(d_k, rng=seed).variance == pytest.approx(1, rel=0.05)
+
+
+def test_scale_may_be_as_large_as_a_float():
+    measured = score_statistics(4, scale=sys.float_info.max, draw=lambda _, shape: np.zeros(shape))
+    assert (measured.mean, measured.variance) == (0, 0)
 
 
 def test_scale_is_one_over_the_root_by_default():

@@ -4,6 +4,8 @@ import math
 import os
 import subprocess
 import sys
+from collections import defaultdict
+from contextlib import contextmanager
 from functools import partial, wraps
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -637,6 +639,26 @@ def test_kernels_are_one_for_any_two_lengths(monkeypatch):
     jitted, options = _flash._jit(wraps(by_loops)(lambda: None))
     assert jitted is by_loops  # the source of a wrapper is not that of the kernel
     assert options == {"do_not_specialize": ["length", "keys"]}
+
+
+@needs_triton
+def test_kernels_start_on_the_gpu_that_holds_the_query(monkeypatch):
+    from attention_lib import _flash
+
+    @contextmanager
+    def on(device):
+        started.append(device)
+        yield
+
+    def kernel(*arguments, **options):
+        started.append("kernel")
+
+    started = []
+    monkeypatch.setattr(torch.cuda, "device", on)
+    second = torch.device("cuda", 1)
+    inputs = [SimpleNamespace(shape=(B, L, D), is_cuda=True, device=second)] * 3
+    _flash._launch(defaultdict(lambda: kernel), "BLOCK_Q", inputs[0], inputs, False, 1.0)
+    assert started == [second, "kernel"]
 
 
 @needs_triton
