@@ -6,6 +6,7 @@ noticed of faults planted on purpose is read from the record that `make faults` 
 library's tests noticed of small changes from that of `make mutants`.
 """
 
+import ast
 import json
 import platform
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 COLUMNS = ("chapter", "cells", "outputs", "figures", "exercises", "mistakes", "seconds")
-NOTICED_BY_CHAPTER = ("chapter", "outputs", "faults")
+NOTICED_BY_CHAPTER = ("chapter", "changed cells", "faults")
 NOTICED_BY_KIND = ("fault", "tried in", "noticed", "output")
 MUTANTS = ("module", "noticed", "no effect", "%")
 # What was planted, by its kind in the record, in the words of the page.
@@ -58,6 +59,8 @@ def fill_in(app, config):
     for name, said in ("chapter_faults", what_was_noticed), ("mutants", what_tests_noticed):
         record = Path(app.srcdir, "tests", f"{name}.json").read_text(encoding="utf-8")
         config.myst_substitutions |= said(json.loads(record))
+    faults = count_faults(Path(app.srcdir, "tests", "test_planted_faults.py"))
+    config.myst_substitutions["faults_to_catch"] = faults
 
 
 def table(columns, rows):
@@ -86,6 +89,14 @@ def count_notebook(path):
 def is_figure(output):
     """Whether an output of a cell is a figure."""
     return "image/png" in output.get("data", {})
+
+
+def count_faults(path):
+    """How many faults the dict FAULTS of a file of tests has, by module."""
+    tree = ast.parse(path.read_text(encoding="utf-8")).body
+    lists = [x for x in tree if isinstance(x, ast.Assign)]
+    (faults,) = (x.value for x in lists if ast.unparse(x.targets[0]) == "FAULTS")
+    return sum(map(len, ast.literal_eval(faults).values()))
 
 
 def count_mistakes(module, names):

@@ -32,6 +32,12 @@ def test_outputs_that_are_compared_and_figures_are_counted(checked, tmp_path):
     assert checked.count_notebook(tmp_path / "a.ipynb") == (3, 2, 2, {"softmax"})
 
 
+def test_page_counts_the_faults_that_tests_must_catch(checked, tmp_path):
+    path = tmp_path / "tests.py"
+    path.write_text('A, B = 1, 2\nFAULTS = {"a": {"x": ("1", "2"), "y": ()}, "b": {"z": ()}}\n')
+    assert checked.count_faults(path) == 3
+
+
 def test_every_kind_of_fault_is_planted_and_has_its_words_on_the_page(checked):
     assert {kind for kinds in PLANTED.values() for kind in kinds} == set(checked.KINDS)
 

@@ -37,7 +37,7 @@ FAULTS = {
         "sum over everything": ("exponentials.sum(axis=axis, keepdims=True)", "exponentials.sum()"),
         "first of equal keys": ("len(keys) - 1 - equal[..., ::-1]", "equal"),
         "farthest key": ("(query @ keys.T).argmax", "(query @ keys.T).argmin"),
-        "temperature upside down": ("scores / temperature)", "scores * temperature)"),
+        "temperature upside down": ("scores / float(temperature)", "scores * float(temperature)"),
         "temperature 0 accepted": ("not temperature > 0", "temperature < 0"),
     },
     "single_head": {
@@ -682,8 +682,8 @@ FAULTS = {
             "scores = model(ids, model.new_caches(len(ids), 99), real)",
         ),
         "temperature upside down": (
-            "(scores.double() - largest) / temperature",
-            "(scores.double() - largest) * temperature",
+            "(scores.double() - largest) / float(temperature)",
+            "(scores.double() - largest) * float(temperature)",
         ),
         "top_k ignored": ("if top_k is not None and top_k <", "if top_k is not None and 0 >"),
         "global generator used": ("1, generator=generator)", "1)"),
