@@ -352,6 +352,11 @@ speed_up = WriteFunction(
             partial(_first_of_one_side, skips=(0, 1)),
         ),
         Mistake(
+            "the last call dropped, not the first",
+            "The first call pays for what happens once; the last one is a sample like the others.",
+            _of(centre=lambda values: median(values[:-1]), skip=0),
+        ),
+        Mistake(
             "two calls dropped",
             "Only the first call pays for what happens once. The second one is a sample.",
             _of(skip=2),
