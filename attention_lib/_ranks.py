@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import wait
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +146,8 @@ def _nbytes(argument):
 def _startable(world_size, backend, timeout):
     """Refuse processes that this machine cannot start, or cannot wait for."""
     _arguments.positive(world_size=world_size)
-    if not (isinstance(timeout, Real) and 0 < timeout <= 1e6):  # more does not fit into a poll()
+    # more than some 24 days does not fit into a poll()
+    if not (isinstance(timeout, float | int) and 0 < timeout <= 1e6):
         raise ValueError(
             f"timeout must be a number of seconds above 0, at most a million; got {timeout!r:.60}"
         )

@@ -11,6 +11,7 @@ import time
 import warnings
 import weakref
 from datetime import timedelta
+from fractions import Fraction
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
@@ -534,7 +535,7 @@ def test_only_a_layer_without_positions_is_dealt_out(layer):
 def test_run_ranks_refuses_what_it_cannot_start():
     with pytest.raises(ValueError, match=r"world_size must be at least 1; got 0"):
         run_ranks(reports_rank, 0)
-    for timeout in ("60", None, math.nan, 0, 1_000_001):
+    for timeout in ("60", None, math.nan, 0, 1_000_001, Fraction(1, 2)):
         said = f"timeout must be a number of seconds above 0, at most a million; got {timeout!r}"
         with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
             run_ranks(reports_rank, 2, timeout=timeout)
@@ -590,12 +591,13 @@ def test_rank_joins_on_the_gpu_of_its_number_or_waits_until_all_are_there(monkey
     monkeypatch.setattr(torch, "set_num_threads", lambda n: done.append(f"{n} thread"))
     monkeypatch.setattr(torch.cuda, "set_device", lambda n: done.append(f"GPU {n}"))
     monkeypatch.setattr(dist, "barrier", lambda: done.append("all are there"))
-    monkeypatch.setattr(
-        dist, "init_process_group", lambda name, timeout, **_: done.append((name, timeout))
-    )
+    monkeypatch.setattr(dist, "init_process_group", lambda *x, **options: done.append((x, options)))
     for backend in _ranks.DEVICES:
         _ranks._join(1, 2, tmp_path, backend, timeout=7.0)
-    joined = [(name, timedelta(seconds=7)) for name in _ranks.DEVICES]
+    joined = [x for x in done if isinstance(x, tuple)]
+    assert [Path(options.pop("store").path).parent for _, options in joined] == [tmp_path] * 2
+    options = {"rank": 1, "world_size": 2, "timeout": timedelta(seconds=7)}
+    assert joined == [((name,), options) for name in _ranks.DEVICES]
     assert done == ["1 thread", joined[0], "all are there", "1 thread", "GPU 1", joined[1]]
     assert os.environ["GLOO_SOCKET_IFNAME"] == "chosen"
 
