@@ -1114,12 +1114,15 @@ def test_global_settings_are_put_back():
         torch.manual_seed(0)
         torch.set_default_dtype(torch.float16)
         torch.set_grad_enabled(False)
+        torch.autocast("cpu").__enter__()
         np.seterr(all="ignore")
+        np.set_printoptions(precision=1)
         return right_softmax(scores)
 
     def state():
         numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
         settings = np.geterr(), torch.get_default_dtype(), torch.is_grad_enabled()
+        settings += torch.is_autocast_enabled("cpu"), np.get_printoptions()
         return random.getstate(), numbers, torch.get_rng_state().tolist(), settings
 
     before = state()

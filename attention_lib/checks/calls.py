@@ -8,7 +8,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from itertools import zip_longest
 
 import numpy as np
@@ -32,13 +32,14 @@ def settings_kept():
     """Put back what an answer may change for all that runs later in the same process.
 
     These are the states of the random numbers, the handlers of the log, which would write to the
-    `Sink` for ever, settings of PyTorch, and which figures are open. An answer that replaces
-    functions of NumPy or PyTorch is left alone.
+    `Sink` for ever, settings of NumPy and PyTorch, and which figures are open. An answer that
+    replaces functions of NumPy or PyTorch is left alone.
     """
     torch, handlers = sys.modules.get("torch"), logging.root.handlers
     settings = [
         (random.setstate, random.getstate()),
         (np.random.set_state, np.random.get_state()),  # noqa: NPY002
+        (lambda old: np.set_printoptions(**old), np.get_printoptions()),
         (lambda old: handlers.__setitem__(slice(None), old), handlers[:]),
     ]
     if torch:
@@ -47,6 +48,7 @@ def settings_kept():
             (torch.set_default_dtype, torch.get_default_dtype()),
             (torch.set_grad_enabled, torch.is_grad_enabled()),
             (torch.set_num_threads, torch.get_num_threads()),
+            (partial(torch.set_autocast_enabled, "cpu"), torch.is_autocast_enabled("cpu")),
             (_set_device, torch.get_default_device()),
         ]
     if plt := sys.modules.get("matplotlib.pyplot"):
