@@ -842,8 +842,8 @@ if __name__ == "__main__":
 def test_what_a_rank_said_before_its_end_is_shown_whatever_the_locale(tmp_path):
     path = tmp_path / "speaks.py"
     path.write_text(SPEAKS, encoding="utf-8")
-    # ASCII for files and Latin-1 for what is printed, if nothing else is asked for
-    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    # ASCII for files, Latin-1 and a buffer for what is printed, if nothing else is asked for
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONUNBUFFERED": ""}
     environment = os.environ | plain | {"PYTHONIOENCODING": "latin-1"}
     done = subprocess.run([sys.executable, path], capture_output=True, env=environment)
     said = "café speaks\ncafé speaks\nrank 1 was ended by SIGKILL; thé\n"
