@@ -309,6 +309,7 @@ def test_generic_verdict_has_its_own_words(verdict):
 def test_result_of_another_kind_is_described():
     words = {
         "a tuple of 2 (a NumPy array, a NumPy array), not a NumPy array": lambda x: (x, x),
+        "it returns a tuple of 1 (a NumPy array), not a NumPy array": lambda x: (x,),
         "it returns a NumPy array of dtype complex128, not of floats.": lambda x: x * 1j,
         "it returns a NumPy array of dtype object, not of floats.": lambda x: x.astype(object),
     }
@@ -914,6 +915,65 @@ def test_result_rounded_by_a_coarse_dtype_hears_of_its_dtype():
     report = examine("nearest_fault", half)
     assert report.verdict == "dtype"
     assert "its dtype is coarse (expected float64, got float16)" in " ".join(report.text.split())
+
+
+def test_error_is_shown_beside_the_mistake_that_it_is_taken_for():
+    def three_axes(x, gain, bias, eps):
+        _, _, _ = x.shape
+        return EXERCISES["layer_norm"].reference(x, gain, bias, eps)
+
+    report = examine("layer_norm", three_axes)
+    assert report.mistake == "not the last axis for every shape"
+    text = " ".join(report.text.split())
+    assert "The error: ValueError: not enough values to unpack (expected 3, got 1)" in text
+    assert "It comes from line" in text
+
+
+def test_verdict_on_a_test_that_draws_does_not_depend_on_the_state_before():
+    drawn, texts = [], set()
+
+    def one_place(rotate):
+        place = random.randrange(3), np.random.randint(6)  # noqa: NPY002
+        drawn.append((*place, torch.rand(1).item()))
+        x = np.arange(24.0).reshape(4, 6) + 1
+        right = EXERCISES["rotary_test"].right["sines and cosines"](x)
+        assert np.isclose(rotate(x)[place[:2]], right[place[:2]])
+
+    for seed in range(4):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        state = random.getstate(), torch.get_rng_state()
+        report = examine("rotary_test", one_place)
+        texts.add(report.text)
+        assert (random.getstate(), torch.get_rng_state().tolist()) == (state[0], state[1].tolist())
+    assert report.verdict == "lets a fault through"
+    assert len(texts) == 1
+    assert len(set(drawn)) > 10  # and each version meets other draws
+
+
+def test_function_in_place_of_a_test_hears_what_a_test_gets():
+    def turned(x):
+        return x[:, 0::2]
+
+    report = examine("rotary_test", turned)
+    assert report.verdict == "exception"
+    assert "What your test gets is a function" in " ".join(report.text.split())
+
+
+def test_number_close_to_the_right_one_is_shown_with_its_digits():
+    assert "551.9999999 is wrong" in examine("feedforward_parameters", 551.9999999).text
+    assert "552.000000001 is wrong" in examine("feedforward_parameters", 552 + 1e-9).text
+
+
+def test_result_that_is_rounded_and_of_another_type_hears_of_both():
+    def rounded(*sizes):
+        return (EXERCISES["core_flops"].reference(*sizes) * 1.001).tolist()
+
+    report = examine("core_flops", rounded)
+    assert report.verdict == "type"
+    text = " ".join(report.text.split())
+    assert "as if rounded: besides, the type is wrong (expected a NumPy array, got a list)" in text
 
 
 def test_plain_case_is_shown_before_odd_ones():

@@ -39,7 +39,8 @@ feedforward_parameters = PredictValue(
         ),
         Mistake(
             "one of the two layers",
-            "There are two: from 8 to the hidden width, and back.",
+            "There are two: from 8 to the hidden width, and back. The attention of the block has "
+            "288 parameters as well, and is no part of the feed-forward network.",
             E * HIDDEN + HIDDEN,
             HIDDEN * E + E,
             E * HIDDEN,
@@ -49,6 +50,17 @@ feedforward_parameters = PredictValue(
             "By default the hidden layer is four times as wide.",
             2 * (E * E + E),
             2 * E * E,
+        ),
+        Mistake(
+            "another hidden width",
+            "By default the hidden layer is four times as wide as the stream: 32.",
+            *(2 * E * n * E + n * E + E for n in (2, 3)),
+        ),
+        Mistake(
+            "features counted",
+            "The layers make 32 and 8 features. Their parameters are matrices, and biases.",
+            HIDDEN + E,
+            HIDDEN + 2 * E,
         ),
         Mistake(
             "the same bias for both",
@@ -65,6 +77,7 @@ feedforward_parameters = PredictValue(
             "with a norm",
             "A norm has 2 * 8 parameters, but it stands beside the feed-forward network.",
             2 * E * HIDDEN + HIDDEN + E + 2 * E,
+            2 * E * HIDDEN + HIDDEN + E + 4 * E,
         ),
         Mistake(
             "once for each head",
@@ -86,15 +99,17 @@ feedforward_parameters = PredictValue(
 def _waves(
     length, width, *,
     exponent=lambda columns, width: columns / width, base=10000.0, start=0, times=False,
-    parts=(np.sin, np.cos), place="in turn",
+    parts=(np.sin, np.cos), place="in turn", sign=1.0,
 ):  # fmt: skip
     """The waves with one choice for each step that can go wrong."""
     frequencies = base ** -exponent(np.arange(0, width, 2), width)
     positions = np.arange(start, start + length)[:, None]
-    angles = positions / frequencies if times else positions * frequencies
+    angles = sign * (positions / frequencies if times else positions * frequencies)
     first, second = (part(angles) for part in parts)
     if place == "halves":
         return np.concatenate((first, second), axis=1)
+    if place == "rows":
+        return np.stack((first, second)).reshape(length, width)
     return np.stack((first, second), axis=-1).reshape(length, width)
 
 
@@ -131,6 +146,48 @@ waves = WriteFunction(
             "The numbers are right. Sine and cosine of a pair stand side by side, in columns 2i "
             "and 2i + 1.",
             lambda length, width: _waves(length, width, place="halves"),
+            lambda length, width: _waves(length, width, place="halves", parts=(np.cos, np.sin)),
+        ),
+        Mistake(
+            "rows mixed",
+            "np.stack puts the two tables one behind the other, and reshape then fills rows with "
+            "numbers of several positions. Stack along the last axis: axis=-1.",
+            lambda length, width: _waves(length, width, place="rows"),
+        ),
+        Mistake(
+            "angles alone",
+            "These are the angles. Their sines and cosines are the waves.",
+            lambda length, width: _waves(length, width, parts=(np.array, np.array)),
+            lambda length, width: _waves(length, width, parts=(np.array, np.array))[:, ::2],
+        ),
+        Mistake(
+            "odd columns left 0",
+            "The odd columns hold the cosines.",
+            lambda length, width: _waves(length, width, parts=(np.sin, np.zeros_like)),
+        ),
+        Mistake(
+            "turned backwards",
+            "The angle grows with the position: no minus sign.",
+            lambda length, width: _waves(length, width, sign=-1.0),
+        ),
+        Mistake(
+            "pairs numbered from 1",
+            "The first pair has i = 0, so its exponent is 0.",
+            lambda length, width: _waves(length, width, exponent=lambda c, w: (c + 2) / w),
+        ),
+        Mistake(
+            "exponents up to 1",
+            "The last exponent is (width - 2) / width, below 1: np.linspace goes one step too far.",
+            lambda length, width: _waves(
+                length, width, exponent=lambda c, w: np.linspace(0, 1, w // 2)
+            ),
+        ),
+        Mistake(
+            "brackets missing",
+            "10000 ** c / width is (10000 ** c) / width. The quotient is the exponent.",
+            lambda length, width: _waves(
+                length, width, exponent=lambda c, w: c - np.log(w) / np.log(10000)
+            ),
         ),
         Mistake(
             "sine and cosine swapped",
@@ -166,11 +223,17 @@ waves = WriteFunction(
             "another base",
             "The base is 10000.",
             lambda length, width: _waves(length, width, base=1000.0),
+            lambda length, width: _waves(length, width, base=100000.0),
         ),
         Mistake(
             "sines alone",
             "Odd columns hold cosines. Sines alone do not tell an angle from its mirror image.",
             lambda length, width: _waves(length, width, parts=(np.sin, np.sin)),
+        ),
+        Mistake(
+            "cosines alone",
+            "Even columns hold sines. Cosines alone do not tell an angle from its negative.",
+            lambda length, width: _waves(length, width, parts=(np.cos, np.cos)),
         ),
         Mistake(
             "last position first",
@@ -206,10 +269,21 @@ def _add_cases():
         (4, 2, 3, 5): "more samples than words",
         (3, 5, 4, 9): "a long table",
         (2, 3, 4, 4): "a table one row longer",
+        (2, 4, 3, 4): "a table as long as the sentence",
     }
     for (batch, length, width, longest), label in sizes.items():
         x, table = rng.normal(size=(batch, length, width)), rng.normal(size=(longest, width))
         yield Case(label, x.round(2), table.round(2))
+
+
+def _first_sample_alone(x, table):
+    result = x.copy()
+    result[0] += table[: x.shape[1]]
+    return result
+
+
+def _running_on(x, table):
+    return x + table[: x.shape[0] * x.shape[1]].reshape(x.shape)
 
 
 add_positions = WriteFunction(
@@ -247,6 +321,28 @@ add_positions = WriteFunction(
             "Every word gets the same row of the table. Each position has a row of its own.",
             lambda x, table: x + table[x.shape[1]],
             lambda x, table: x + table[x.shape[1] - 1],
+            lambda x, table: x + table[len(x)],
+            lambda x, table: x + table[len(x) - 1],
+        ),
+        Mistake(
+            "once for each sample",
+            "Each row is added once: x + table[...] meets all samples in one step.",
+            lambda x, table: x + len(x) * table[: x.shape[1]],
+        ),
+        Mistake(
+            "the first sample alone",
+            "Every sample has positions, not the first one alone.",
+            _first_sample_alone,
+        ),
+        Mistake(
+            "positions that run on",
+            "Each sample begins at position 0 again.",
+            _running_on,
+        ),
+        Mistake(
+            "the words scaled",
+            "The paper multiplies its embeddings by the root of the width. Here x comes as it is.",
+            lambda x, table: x * x.shape[2] ** 0.5 + table[: x.shape[1]],
         ),
         Mistake(
             "right and wrong together",
@@ -341,6 +437,19 @@ def _steps(mean=True, var=True, summed=(), brackets="all"):
     return norm
 
 
+def _divided(x, gain, bias, root, centre=None):
+    """The norm with another divisor, or with something else taken off."""
+    centre = x.mean(axis=-1, keepdims=True) if centre is None else centre
+    with np.errstate(all="ignore"):
+        return gain * (x - centre) / root + bias
+
+
+def _by_len(x, gain, bias, eps, both):
+    mean = x.sum(axis=-1, keepdims=True) / (len(x) if both else x.shape[-1])
+    variance = ((x - mean) ** 2).sum(axis=-1, keepdims=True) / len(x)
+    return _divided(x, gain, bias, np.sqrt(variance + eps), mean)
+
+
 def _norm_cases():
     rng = np.random.default_rng(32)
     sizes = {
@@ -375,10 +484,18 @@ layer_norm = WriteFunction(
             "That mixes samples, as a batch norm does. The mean runs over the features, the last "
             "axis.",
             lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=0),
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=tuple(range(x.ndim - 1))),
+        ),
+        Mistake(
+            "one mean for each sample",
+            "That mixes the words of a sample. Each word has its own mean and variance: axis=-1.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=tuple(range(1, x.ndim))),
+            lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=(-2, -1)),
         ),
         Mistake(
             "not the last axis for every shape",
-            "An input may have one axis, two or more. The features are its last one: axis=-1.",
+            "x may have one axis, two or more, and the features are the last one: axis=-1 with "
+            "keepdims=True serves them all. Code that names three axes does not.",
             lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=1),
             lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=-2),
             lambda x, gain, bias, eps: _norm(x, gain, bias, eps, axis=2),
@@ -413,6 +530,63 @@ layer_norm = WriteFunction(
             ),
         ),
         Mistake(
+            "eps outside the root, and divided by one less",
+            "eps is added to the variance, before the root; and the variance is the plain mean of "
+            "the squares (PyTorch's std divides by one less unless told otherwise).",
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, x.std(-1, keepdims=True, ddof=1) + eps
+            ),
+        ),
+        Mistake(
+            "eps above the line",
+            "eps is added to the variance alone, below the line.",
+            lambda x, gain, bias, eps: _norm(x, gain, bias + eps * gain, 0.0),
+            lambda x, gain, bias, eps: _norm(x, gain, bias + eps, 0.0),
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, x.std(-1, keepdims=True), centre=x.mean(-1, keepdims=True) - eps
+            ),
+        ),
+        Mistake(
+            "the larger of variance and eps",
+            "eps is added to the variance.",
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, np.sqrt(np.maximum(x.var(-1, keepdims=True), eps))
+            ),
+        ),
+        Mistake(
+            "half of it, not its root",
+            "v ** 1 / 2 is v / 2. The root is v ** 0.5, or np.sqrt(v).",
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, (x.var(-1, keepdims=True) + eps) / 2
+            ),
+        ),
+        Mistake(
+            "two roots",
+            "std is the root of the variance already, and eps belongs under the root: take var.",
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, np.sqrt(x.std(-1, keepdims=True) + eps)
+            ),
+        ),
+        Mistake(
+            "multiplied by the root",
+            "Divide by the root: the features then have a length of about the root of E.",
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, 1 / np.sqrt(x.var(-1, keepdims=True) + eps)
+            ),
+        ),
+        Mistake(
+            "the mean of the squares of x",
+            "The variance is the mean of the squared differences from the mean.",
+            lambda x, gain, bias, eps: _divided(
+                x, gain, bias, np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+            ),
+        ),
+        Mistake(
+            "one variance for everything",
+            "Each word has its own variance, like its own mean: axis=-1 with keepdims=True.",
+            lambda x, gain, bias, eps: _divided(x, gain, bias, np.sqrt(x.var() + eps)),
+        ),
+        Mistake(
             "no eps",
             "Without eps a vector of equal features divides by 0.",
             lambda x, gain, bias, eps: _norm(x, gain, bias, 0.0),
@@ -441,6 +615,12 @@ layer_norm = WriteFunction(
             _steps(summed=("mean", "squares")),
         ),
         Mistake(
+            "divided by len(x)",
+            "len(x) is the size of the first axis. The features are counted by x.shape[-1].",
+            lambda x, gain, bias, eps: _by_len(x, gain, bias, eps, both=False),
+            lambda x, gain, bias, eps: _by_len(x, gain, bias, eps, both=True),
+        ),
+        Mistake(
             "no root",
             "Divide by the root of the variance.",
             lambda x, gain, bias, eps: (
@@ -466,6 +646,24 @@ layer_norm = WriteFunction(
             "bias scaled too",
             "First the gain, then the bias: the bias is not multiplied.",
             lambda x, gain, bias, eps: gain * _norm(x, 1.0, bias, eps),
+        ),
+        Mistake(
+            "bias divided too",
+            "The bias is added at the end, to the normed features.",
+            lambda x, gain, bias, eps: (
+                _divided(x, gain, 0.0, root := np.sqrt(x.var(-1, keepdims=True) + eps))
+                + bias / root
+            ),
+        ),
+        Mistake(
+            "bias subtracted",
+            "The bias is added.",
+            lambda x, gain, bias, eps: _norm(x, gain, -bias, eps),
+        ),
+        Mistake(
+            "divided by the gain",
+            "gain multiplies.",
+            lambda x, gain, bias, eps: _norm(x, 1 / gain, bias, eps),
         ),
         Mistake(
             "gain and bias swapped",
@@ -519,10 +717,36 @@ def _by_matrices(x):
     return result
 
 
-def _first_pair_only(x):
-    turned, result = _turn(x), np.array(x, dtype=float)
-    result[:, :2] = turned[:, :2]
+def _overwrites(x):
+    """The classic slip: the first feature is written, and read again for the second."""
+    result = np.array(x, dtype=float)
+    angles = np.arange(len(x))[:, None] / 10000 ** (np.arange(0, x.shape[1], 2) / x.shape[1])
+    result[:, 0::2] = result[:, 0::2] * np.cos(angles) - result[:, 1::2] * np.sin(angles)
+    result[:, 1::2] = result[:, 0::2] * np.sin(angles) + result[:, 1::2] * np.cos(angles)
     return result
+
+
+def _turned_at(rows=slice(None), columns=slice(None)):
+    """Turns these rows and columns alone."""
+
+    def rotate(x):
+        turned, result = _turn(x), np.array(x, dtype=float)
+        result[rows, columns] = turned[rows, columns]
+        return result
+
+    return rotate
+
+
+def _angle_of_each_feature(x):
+    x = np.asarray(x, dtype=float)
+    angles = np.arange(len(x))[:, None] / 10000 ** (np.arange(x.shape[1]) / x.shape[1])
+    partner = np.stack((-x[:, 1::2], x[:, 0::2]), axis=-1).reshape(x.shape)
+    return x * np.cos(angles) + partner * np.sin(angles)
+
+
+def _halves_in_the_result(x):
+    turned = _turn(x)
+    return np.concatenate((turned[:, 0::2], turned[:, 1::2]), axis=1)
 
 
 def _compares(look=lambda y: y, length=4, width=6, make=None):
@@ -549,8 +773,12 @@ def _lengths(y):
     return np.linalg.norm(y, axis=-1)
 
 
-PAIRS = "Use a width of more than 2, so that pairs, halves and frequencies can be told apart."
-PLACES = "Compare the numbers at several positions."
+PAIRS = (
+    "Take a width of more than 2 and compare all pairs, closely: pairs, halves and frequencies "
+    "look alike otherwise."
+)
+PLACES = "Compare the numbers at several positions, the last one too."
+BOTH = "Compare both features of each pair; with `or` one of them is enough."
 
 rotary_test = CatchFaults(
     level=3,
@@ -572,15 +800,72 @@ rotary_test = CatchFaults(
             PAIRS,
             lambda x: _turn(x, exponent=lambda c, d: c / 2 / d),
         ),
-        Mistake("only the first pair turned", PAIRS, _first_pair_only),
+        Mistake("only the first pair turned", PAIRS, _turned_at(columns=slice(2))),
+        Mistake("the last pair left alone", PAIRS, _turned_at(columns=slice(-2))),
+        Mistake(
+            "the last pair's angle for all pairs",
+            PAIRS,
+            lambda x: _turn(x, exponent=lambda c, d: 0 * c + (d - 2) / d),
+        ),
+        Mistake("the second of each pair left alone", BOTH, _turned_at(columns=slice(0, None, 2))),
+        Mistake("the first of each pair left alone", BOTH, _turned_at(columns=slice(1, None, 2))),
+        Mistake("the turned feature used for the second", BOTH, _overwrites),
+        Mistake(
+            "halves in the result",
+            "Compare number by number: a sum, a mean or a sorted list does not see the order.",
+            _halves_in_the_result,
+        ),
+        Mistake(
+            "all signs changed",
+            "Compare the numbers themselves: an absolute value or a square has lost the sign.",
+            lambda x: -_turn(x),
+        ),
         Mistake("positions from 1", PLACES, lambda x: _turn(x, start=1)),
         Mistake(
             "all positions turned alike", PLACES, lambda x: _turn(x, position=lambda p: 0 * p + 1)
         ),
         Mistake(
+            "all positions turned like the last",
+            PLACES,
+            lambda x: _turn(x, position=lambda p: 0 * p + len(p) - 1),
+        ),
+        Mistake("the last position left alone", PLACES, _turned_at(rows=slice(-1))),
+        Mistake(
             "mirrored in place of turned",
             "From (1, 0) a turn and a mirror look alike; start from other numbers.",
             lambda x: _turn(x, mirror=True),
+        ),
+    ),
+    nearly=(
+        Mistake(
+            "x itself",
+            "It rejects all right versions and accepts one that gives x back. Was x changed before "
+            "rotate got it? (w = x makes no copy, w = x.copy() does.) Or is a column compared "
+            "where a row is meant?",
+            lambda x: np.array(x, dtype=float),
+        ),
+        Mistake(
+            "whole numbers",
+            "It rejects all right versions: what it expects has no digits after the point. An "
+            "array made from an x of integers keeps integers only.",
+            lambda x: _turn(x).astype(int),
+        ),
+        Mistake(
+            "degrees",
+            "It rejects all right versions: what it expects was turned by degrees. The angle "
+            "p / 10000 ** (2i / d) is in radians, as np.cos takes it.",
+            lambda x: _turn(x, position=np.degrees),
+        ),
+        Mistake(
+            "the exponent doubled",
+            "It rejects all right versions: what it expects has the exponent 4i / d. 2i is the "
+            "even column already.",
+            lambda x: _turn(x, exponent=lambda c, d: 2 * c / d),
+        ),
+        Mistake(
+            "an angle for each column",
+            "It rejects all right versions: the two features of a pair share one angle.",
+            _angle_of_each_feature,
         ),
     ),
     mistakes=(
@@ -613,7 +898,8 @@ rotary_test = CatchFaults(
         ),
     ),
     hints=(
-        "Take at least three positions and a width of 6, with numbers that are all different.",
+        "Take at least three positions and a width of 6, with numbers that are all different, and "
+        "compare every number of the result.",
         "Work out what must come: pair i at position p, as a complex number, times "
         "exp(1j * p / 10000 ** (2 * i / d)).",
         "Two loops, over positions and pairs, and np.allclose for each pair.",

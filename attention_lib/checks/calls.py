@@ -72,6 +72,17 @@ def _close_figures(old):
         plt.close(number)
 
 
+@contextmanager
+def seeded(number):
+    """Random numbers that depend on `number` alone, and the old state again afterwards."""
+    with settings_kept():
+        random.seed(number)
+        np.random.seed(number)  # noqa: NPY002
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(number)
+        yield
+
+
 class Outcome:
     """What one call did: the value or the error, and which arguments it changed.
 

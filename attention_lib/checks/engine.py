@@ -80,6 +80,9 @@ class WriteFunction:
         case = self._ordered[wrong[0]]
         given = dict(zip(self._names, case.arguments, strict=False)) | case.named
         lines = [report.text, *self._failure(case.label, given, got, wrong)]
+        error = got[wrong[0]].error
+        if error is not None and report.mistake:  # the mistake may be another one that raises
+            lines.append(f"The error: {values.show_error(error, candidate)}")
         lines += calls.changes(self._names, got)
         return replace(report, text="\n".join(lines), arguments=deepcopy(given))
 
@@ -128,7 +131,8 @@ class WriteFunction:
             return Report("wrong", "it accepts an input that it must refuse.")
         if got.value is None:
             return Report("none", "it returns None. Is there a return at the end?")
-        if got.arrays is None or len(got.arrays) != len(want.arrays):
+        tuples = isinstance(got.value, tuple) != isinstance(want.value, tuple)
+        if got.arrays is None or tuples or len(got.arrays) != len(want.arrays):
             mine, right = values.kinds(got.value), values.kinds(want.value)
             right = "of floats" if mine.startswith(right) else right
             return Report("type", f"it returns {mine}, not {right}.")
@@ -137,9 +141,10 @@ class WriteFunction:
             return Report("shape", f"the shape is wrong: {mine} in place of {right}.")
         if any(np.isnan(a).any() for a in got.arrays):
             return Report("nan", "the result contains NaN (not a number), as 0/0 or inf/inf give.")
-        dtype, both = values.misfit(got.value, want.value)
-        if dtype and got.agrees(want, 0.02):
-            return Report(dtype, f"nearly right, as if rounded: its {dtype} is coarse ({both}).")
+        form, both = values.misfit(got.value, want.value)
+        if form and got.agrees(want, 0.02):
+            cause = "its dtype is coarse" if form == "dtype" else "besides, the type is wrong"
+            return Report(form, f"nearly right, as if rounded: {cause} ({both}).")
         return Report("wrong", "wrong, in a way that is not on the list of known mistakes.")
 
     def _judge_form(self, got):
@@ -202,7 +207,9 @@ class PredictValue:
         for mistake in self.mistakes:
             if any(self._equal(candidate, value, self.tolerance) for value in mistake.answers):
                 return mistake.report()
-        return Report("wrong", f"{values.show(candidate)} is wrong, and no usual mistake.")
+        digits = 4 if values.show(candidate) != values.show(right) else 12
+        shown = values.show(candidate, digits)
+        return Report("wrong", f"{shown} is wrong, and no usual mistake.")
 
     def _equal(self, one, other, tolerance):
         if isinstance(other, str):

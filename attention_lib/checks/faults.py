@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attention_lib.checks import calls, values
 from attention_lib.checks.report import (
     ALL_REJECTED,
+    ITS_ARGUMENT,
     ITS_FAULT,
     MOST_PASS,
     NEVER_CALLED,
@@ -70,7 +71,12 @@ class CatchFaults:
         # the faulty ones first: a test that compares with what it met first must not meet the truth
         faulty = (fault.answers[0] for fault in self.faults)
         watched = [calls.Watched(version) for version in (*faulty, *self.right.values())]
-        errors = [calls.Outcome(test, version).error for version in watched]
+        # other random numbers for each: a test that looks at one place, drawn at random, must not
+        # meet the same place every time, nor depend on what was drawn before
+        errors = []
+        for number, version in enumerate(watched):
+            with calls.seeded(number):
+                errors.append(calls.Outcome(test, version).error)
         count = len(self.faults)
         return errors[count:], errors[:count], any(version.called for version in watched)
 
@@ -78,7 +84,8 @@ class CatchFaults:
         name, error = next(pair for pair in zip(self.right, errors, strict=True) if pair[1])
         said = f"with a right version, '{name}': {values.show_error(error, candidate)}"
         if not isinstance(error, AssertionError):
-            return Report("exception", f"the test itself fails {said}")
+            more = ITS_ARGUMENT if isinstance(error, TypeError) else ""
+            return Report("exception", f"the test itself fails {said}{more}")
         advice = f"{ITS_FAULT}{missed[0].name}." if len(missed) == 1 else ALL_REJECTED
         near = [n for n in self.nearly if not _run(candidate, n.answers[0]).error]
         advice = near[0].help if near else advice

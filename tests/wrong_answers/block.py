@@ -17,12 +17,15 @@ FEEDFORWARD_PARAMETERS = {
     "hidden layer as wide as the stream": [144.0, 128],
     "the same bias for both": [576.0, np.float64(528)],
     "the whole block": [872.0],
-    "with a norm": [np.int64(568)],
+    "with a norm": [np.int64(568), 584.0],
+    "another hidden width": [280, 416.0],
+    "features counted": [40.0, 48],
     "once for each head": [1104.0],
 }
 FEEDFORWARD_PARAMETERS_RIGHT = [552, 552.0, np.int64(552)]
 FEEDFORWARD_PARAMETERS_NEW = [
-    551, 553, 0, 8, 32, 40, 1024, -552, 5520, math.nan, math.inf, "552 parameters", (552,), [552],
+    551, 553, 551.9999999, 552 + 1e-9, 0, 8, 32, 1024, -552, 5520, math.nan, math.inf,
+    "552 parameters", (552,), [552],
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- waves
@@ -80,7 +83,10 @@ WAVES = {
     "last position first": [
         lambda length, width: np.array([right_waves(length, width)[~p] for p in range(length)]),
     ],
-    "sines first, then cosines": [wave_by_loop(put=in_halves)],
+    "sines first, then cosines": [
+        wave_by_loop(put=in_halves),
+        wave_by_loop(first=math.cos, second=math.sin, put=in_halves),
+    ],
     "sine and cosine swapped": [wave_by_loop(first=math.cos, second=math.sin)],
     "the number of the pair in the exponent": [
         wave_by_loop(lambda p, i, width: p / 10000 ** (i // 2 / width)),
@@ -90,8 +96,26 @@ WAVES = {
     "multiplied by the power": [wave_by_loop(lambda p, i, width: p * 10000 ** (i / width))],
     "another base": [
         wave_by_loop(lambda p, i, width: p / 1000 ** (i / width)),
+        wave_by_loop(lambda p, i, width: p / 1e5 ** (i / width)),
     ],
     "sines alone": [wave_by_loop(second=math.sin)],
+    "cosines alone": [wave_by_loop(first=math.cos)],
+    "odd columns left 0": [wave_by_loop(second=lambda angle: 0.0)],
+    "turned backwards": [wave_by_loop(lambda p, i, width: -p / 10000 ** (i / width))],
+    "pairs numbered from 1": [wave_by_loop(lambda p, i, width: p / 10000 ** ((i + 2) / width))],
+    "brackets missing": [wave_by_loop(lambda p, i, width: p / (10000.0**i / width))],
+    "exponents up to 1": [
+        wave_by_loop(lambda p, i, width: p / 10000 ** (i / (width - 2 or np.inf))),
+    ],
+    "angles alone": [
+        wave_by_loop(first=float, second=float),
+        lambda length, width: np.arange(length)[:, None] / 1e4 ** (np.arange(0, width, 2) / width),
+    ],
+    "rows mixed": [
+        lambda length, width: np.array(
+            [right_waves(length, width)[:, k::2] for k in (0, 1)]
+        ).reshape(length, width),
+    ],
     "transposed": [
         lambda length, width: np.array(list(zip(*right_waves(length, width), strict=True)))
     ],
@@ -110,8 +134,7 @@ WAVES_NEW = [
     lambda length, width: right_waves(length, width + 2),
     lambda length, width: right_waves(length, width) * width**0.5,
     lambda length, width: right_waves(length, width).astype(np.float32),
-    wave_by_loop(first=math.cos),
-    wave_by_loop(second=lambda angle: 0.0),
+    wave_by_loop(first=math.tan),
     wave_by_loop(lambda p, i, width: p),
     wave_by_loop(lambda p, i, width: p / 10000 ** (i / (width + 2))),
     wave_by_loop(lambda p, i, width: math.degrees(p / 10000 ** (i / width))),
@@ -150,7 +173,12 @@ ADD_POSITIONS = {
     "one row for all": [
         add_by_loop(lambda b, p, x, table: table[len(x[0])]),
         add_by_loop(lambda b, p, x, table: table[len(x[0]) - 1]),
+        add_by_loop(lambda b, p, x, table: table[len(x)]),
     ],
+    "once for each sample": [add_by_loop(lambda b, p, x, table: table[p] * len(x))],
+    "the first sample alone": [add_by_loop(lambda b, p, x, table: table[p] * (b == 0))],
+    "positions that run on": [add_by_loop(lambda b, p, x, table: table[b * len(x[0]) + p])],
+    "the words scaled": [lambda x, table: right_add(x * math.sqrt(len(x[0, 0])), table)],
     "right and wrong together": [add_by_loop(lambda b, p, x, table: table[p] + table[b])],
     "nothing added": [lambda x, table: x],
     "subtracted": [add_by_loop(combine=lambda a, c: a - c)],
@@ -186,6 +214,7 @@ ADD_POSITIONS_NEW = [
     lambda x, table: right_add(x, table)[::-1],
     lambda x, table: right_add(x, table).swapaxes(0, 1),
     lambda x, table: x + table,
+    lambda x, table: x + table[: x.shape[1] - len(table)],
     lambda x, table: x + table.mean(axis=0),
     lambda x, table: x + table[-1],
     lambda x, table: right_add(x, table).round(),
@@ -241,6 +270,12 @@ def along_first(x, gain, bias, eps):
     return np.moveaxis(norm_by_loop()(moved, ones, zeros, eps), -1, 0) * gain + bias
 
 
+def sample_by_sample(x, gain, bias, eps):
+    m, v = (f(x.reshape(len(x), -1), axis=1) for f in (np.mean, np.var))
+    m, v = (a.reshape(-1, *[1] * (x.ndim - 1)) for a in (m, v))
+    return gain * (x - m) / (v + eps) ** 0.5 + bias
+
+
 def scales(x, eps):
     """One number for each vector, without an axis for the features."""
     return (((x - x.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) / x.shape[-1] + eps) ** 0.5
@@ -288,6 +323,43 @@ LAYER_NORM = {
         norm_by_loop(scale=lambda v, m, eps: math.sqrt(squares(v, m) / len(v)) + eps),
     ],
     "no eps": [norm_by_loop(scale=lambda v, m, eps: math.sqrt(squares(v, m) / len(v)))],
+    "one mean for each sample": [sample_by_sample],
+    "eps outside the root, and divided by one less": [
+        norm_by_loop(scale=lambda v, m, eps: math.sqrt(squares(v, m) / (len(v) - 1)) + eps),
+    ],
+    "eps above the line": [lambda x, gain, bias, eps: right_norm(x, gain, bias, 0.0) + eps],
+    "the larger of variance and eps": [
+        norm_by_loop(scale=lambda v, m, eps: math.sqrt(max(squares(v, m) / len(v), eps))),
+    ],
+    "half of it, not its root": [
+        norm_by_loop(scale=lambda v, m, eps: (squares(v, m) / len(v) + eps) ** 1 / 2),
+    ],
+    "two roots": [
+        norm_by_loop(scale=lambda v, m, eps: math.sqrt(math.sqrt(squares(v, m) / len(v)) + eps)),
+    ],
+    "multiplied by the root": [
+        norm_by_loop(scale=lambda v, m, eps: (squares(v, m) / len(v) + eps) ** -0.5),
+    ],
+    "the mean of the squares of x": [
+        norm_by_loop(scale=lambda v, m, eps: math.sqrt(squares(v, 0) / len(v) + eps)),
+    ],
+    "one variance for everything": [
+        lambda x, gain, bias, eps: norm_by_loop(
+            scale=lambda v, m, eps: math.sqrt(squares(x.ravel(), x.mean()) / x.size + eps)
+        )(x, gain, bias, eps),
+    ],
+    "divided by len(x)": [
+        lambda x, gain, bias, eps: norm_by_loop(
+            scale=lambda v, m, eps: math.sqrt(squares(v, m) / len(x) + eps)
+        )(x, gain, bias, eps),
+    ],
+    "bias divided too": [
+        lambda x, gain, bias, eps: (
+            (gain * (x - x.mean(-1, keepdims=True)) + bias) / scales(x, eps)[..., None]
+        ),
+    ],
+    "bias subtracted": [norm_by_loop(finish=lambda z, g, b: z * g - b)],
+    "divided by the gain": [norm_by_loop(finish=lambda z, g, b: z / g + b)],
     "no root": [norm_by_loop(scale=lambda v, m, eps: squares(v, m) / len(v) + eps)],
     "gain and bias left out": [norm_by_loop(finish=lambda z, g, b: z)],
     "gain left out": [norm_by_loop(finish=lambda z, g, b: z + b)],
@@ -304,7 +376,7 @@ LAYER_NORM_NEW = [
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps)[None],
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps).tolist(),
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps).round(1),
-    lambda x, gain, bias, eps: right_norm(x, gain, -bias, eps),
+    lambda x, gain, bias, eps: right_norm(-x, gain, bias, eps),
     lambda x, gain, bias, eps: right_norm(x, gain, bias, eps) + x,
     lambda x, gain, bias, eps: right_norm(x, gain[::-1], bias[::-1], eps),
     lambda x, gain, bias, eps: right_norm(x, 1 + gain, bias, eps),
@@ -379,6 +451,23 @@ ROTARY_TEST = {
 ROTARY_TEST_RIGHT = [same_numbers, by_pairs, looks_at(lambda y: y, X[:3])]
 
 
+def one_place_at_random(rotate):
+    p, i = np.random.randint(5), np.random.randint(6)  # noqa: NPY002
+    assert math.isclose(rotate(X)[p][i], expected(X)[p, i])
+
+
+def one_or_the_other(rotate):
+    y, right = np.asarray(rotate(X)), expected(X)
+    assert np.allclose(y[:, ::2], right[:, ::2]) or np.allclose(y[:, 1::2], right[:, 1::2])
+
+
+def changes_x_first(rotate):
+    x = X.copy()
+    right = x
+    right[:] = expected(x)
+    assert np.allclose(rotate(x), right)
+
+
 def wants_no_turn(rotate):
     assert np.allclose(rotate(X), X)
 
@@ -446,6 +535,10 @@ def exceeds(rotate):
 
 
 ROTARY_TEST_NEW = [
+    one_place_at_random, one_or_the_other, changes_x_first,
+    looks_at(lambda y: y[:, ::2]), looks_at(lambda y: y[:, 1::2]), looks_at(lambda y: y[2, 2]),
+    looks_at(lambda y: y[:, [0, 2]]), looks_at(lambda y: y[:, :4]), looks_at(lambda y: y[:, -2:]),
+    looks_at(lambda y: y[-1]), looks_at(np.sum), looks_at(np.sort), looks_at(np.abs),
     wants_no_turn, wants_halves, wants_list, never_calls, no_assert, swallows, stops,
     two_arguments, raises_another, wants_odd_width, bit_by_bit, exceeds,
     lambda rotate: rotate(X), from_one_and_zero([1]), from_one_and_zero([0, 1, 2]),
