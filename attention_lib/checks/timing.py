@@ -48,6 +48,7 @@ best_speed = PredictValue(
             "intensity upside down",
             "The intensity is FLOPs over bytes, 12 over 2.",
             BANDWIDTH * BYTES / FLOPS,
+            BYTES / FLOPS,
         ),
         Mistake(
             "FLOPs times bytes",
@@ -62,10 +63,24 @@ best_speed = PredictValue(
             BANDWIDTH * BYTES,
         ),
         Mistake(
+            "not divided by the bytes",
+            "That is bandwidth times FLOPs. What counts is how many FLOPs come with each byte: "
+            "divide by the 2 GB.",
+            BANDWIDTH * FLOPS,
+        ),
+        Mistake(
+            "how often in a second",
+            "So often a second the bytes could be moved, or the operations done. The question is "
+            "about GFLOP a second.",
+            BANDWIDTH / BYTES,
+            PEAK / FLOPS,
+        ),
+        Mistake(
             "the work",
-            "These are the operations of the computation, 12 GFLOP. How many can be done in a "
+            "That is what the computation takes, 12 GFLOP or 2 GB. How many GFLOP can be done in a "
             "second?",
             FLOPS,
+            BYTES,
         ),
         Mistake(
             "a time",
@@ -82,10 +97,9 @@ best_speed = PredictValue(
             ),
         ),
         Mistake(
-            "FLOP or TFLOP a second",
+            "FLOP, MFLOP or TFLOP a second",
             "The speed is right, the unit is not: the question is about GFLOP a second.",
-            1e9 * BANDWIDTH * FLOPS / BYTES,
-            1e-3 * BANDWIDTH * FLOPS / BYTES,
+            *(unit * BANDWIDTH * FLOPS / BYTES for unit in (1e9, 1e3, 1e-3)),
         ),
         Mistake(
             "peak and bandwidth added up",
@@ -172,9 +186,21 @@ core_flops = WriteFunction(
             _in_flops,
         ),
         Mistake(
+            "in thousands for one pass alone",
+            "One pass is in thousands, the other one in single FLOPs. In `a if backward else b / "
+            "1e3` the division belongs to b alone: put the whole choice in parentheses.",
+            lambda *sizes: _in_flops(*sizes) / (1 if sizes[-1] else 1e3),
+            lambda *sizes: _in_flops(*sizes) / (1e3 if sizes[-1] else 1),
+        ),
+        Mistake(
             "in millions",
             "The task asks for thousands of FLOPs: divide by 1000 once.",
             lambda *sizes: _in_flops(*sizes) / 1e6,
+        ),
+        Mistake(
+            "in units of 1024",
+            "A thousand FLOPs are 1000 of them.",
+            lambda *sizes: _in_flops(*sizes) / 1024,
         ),
         Mistake(
             "the rest below a thousand lost",
@@ -185,7 +211,7 @@ core_flops = WriteFunction(
         Mistake(
             "an addition and a multiplication counted as one",
             "A sum of d products takes d multiplications and about as many additions: two FLOPs "
-            "for each pair of numbers.",
+            "for each pair of numbers. And all scores count: there is no mask here.",
             _flops(lambda b, h, q, k, d, v: b * h * q * k * (d + v)),
         ),
         Mistake(
@@ -217,14 +243,28 @@ core_flops = WriteFunction(
         ),
         Mistake(
             "as many keys as queries",
-            "Each query meets all keys: q times k scores, not q times q.",
+            "Each query meets all keys: q times k scores, not q times q, nor k times k.",
             _flops(lambda b, h, q, k, d, v: _products(b, h, q, q, d, v)),
             _flops(lambda b, h, q, k, d, v: _products(b, h, k, k, d, v)),
         ),
         Mistake(
+            "heads counted twice",
+            "d and v are the widths of one head, so the products of one head are counted once for "
+            "each head.",
+            _flops(lambda b, h, q, k, d, v: _products(b, h * h, q, k, d, v)),
+        ),
+        Mistake(
+            "the sizes multiplied",
+            "Two products one after the other: their FLOPs are added, d plus v for each score.",
+            _flops(lambda b, h, q, k, d, v: 2 * b * h * q * k * d * v),
+        ),
+        Mistake(
             "one head",
-            "d is the width of one head, and each head does its own two products.",
+            "d is the width of one head, and each head does its own two products. Do not divide "
+            "by the number of heads.",
             _flops(lambda b, h, q, k, d, v: _products(b, 1, q, k, d, v)),
+            _flops(lambda b, h, q, k, d, v: _products(b, h, q, k, d // h, v // h)),
+            _flops(lambda b, h, q, k, d, v: _products(b, 1, q, k, d / h, v / h)),
         ),
         Mistake(
             "one sample",
@@ -260,6 +300,7 @@ core_flops = WriteFunction(
             "Only the products count here; the softmax is a few operations for each score.",
             _flops(lambda b, h, q, k, d, v: _products(b, h, q, k, d, v) + b * h * q * k),
             _flops(lambda b, h, q, k, d, v: _products(b, h, q, k, d, v) + 3 * b * h * q * k),
+            _flops(lambda b, h, q, k, d, v: _products(b, h, q, k, d, v) + 5 * b * h * q * k),
         ),
     ),
     hints=(
@@ -280,9 +321,14 @@ TIMES = {
     ),
     "slow first calls": ([50.0, 3.0, 4.0, 5.0], [[900.0, 1.0, 1.5, 2.5]]),
     "slower versions": ([3.0, 2.0, 2.5, 2.0], [[8.0, 7.0, 6.5, 5.0], [9.0, 3.0, 2.5, 4.0]]),
-    "unequal numbers of calls": ([8.0, 6.0, 5.0, 7.0, 5.5, 6.5], [[4.0, 3.0, 1.0, 2.0]]),
+    "unequal numbers of calls": ([8.0, 6.0, 5.0, 7.0, 7.5, 6.5], [[4.0, 3.0, 1.0, 2.0]]),
     "an even number of samples": ([8.0, 6.0, 5.0, 7.0, 12.0], [[9.0, 1.0, 4.0, 2.0, 3.0]]),
     "a fast first call": ([0.5, 4.0, 5.0, 7.0], [[0.25, 2.0, 4.0, 3.0], [1.0, 8.0, 5.0, 6.0]]),
+    "more calls of a version": ([9.0, 4.0, 4.5], [[5.0, 2.0, 2.5, 8.0, 8.5, 9.0]]),
+    "ten calls": (
+        [9.0, 8.0, 7.5, 7.0, 6.5, 4.0, 5.0, 5.75, 90.0, 5.5],
+        [[8.0, 2.0, 2.5, 50.0, 3.0, 3.25, 4.0, 4.5, 2.75, 2.25]],
+    ),
     "two samples": ([1.0, 3.0, 5.0], [[7.0, 2.0, 8.0], [1.0, 4.0, 3.0], [2.0, 2.0, 5.0]]),
 }
 
@@ -313,6 +359,23 @@ def _lower(values):
     return sorted(values)[(len(values) - 1) // 2]
 
 
+def _trimmed_mean(values, cut):
+    """The mean without a number, or without a share, of the smallest and of the largest."""
+    cut = cut if cut >= 1 else int(cut * len(values))
+    inner = sorted(values)[cut : len(values) - cut]
+    return mean(inner or values)
+
+
+def _in_the_middle(values):
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+def _equal_numbers(baseline, versions):
+    count = min(len(baseline), len(versions[0]))
+    return _speed_up(baseline[:count], versions[:, :count])
+
+
 def _without_the_largest(values):
     return median(sorted(values)[:-1] or values)
 
@@ -338,6 +401,19 @@ speed_up = WriteFunction(
             "means",
             "The first call is out: good. One disturbed call still moves a mean by any amount.",
             _of(centre=mean),
+        ),
+        Mistake(
+            "a mean on one side",
+            "One side has a median: good. On the other one a disturbed call still moves the mean.",
+            lambda a, b: mean(a[1:]) / np.median(b[:, 1:], axis=1),
+            lambda a, b: median(a[1:]) / np.mean(b[:, 1:], axis=1),
+        ),
+        Mistake(
+            "a trimmed mean",
+            "How many disturbed calls there are is not known before, so a fixed number of calls "
+            "left out may be too small. The median holds until half of them are disturbed.",
+            *(_of(centre=partial(_trimmed_mean, cut=cut)) for cut in (1, 2, 0.2, 0.25, 0.4)),
+            _of(centre=partial(_trimmed_mean, cut=1), skip=0),
         ),
         Mistake(
             "the first call kept",
@@ -383,6 +459,38 @@ speed_up = WriteFunction(
             "upside down",
             "A speed-up of 2 means half the time: the baseline's time over that of the version.",
             _of(combine=lambda a, b: b / a),
+        ),
+        Mistake(
+            "upside down, and more",
+            "A speed-up is the baseline's time over that of the version. And what does the first "
+            "call, or one disturbed call, do to your numbers?",
+            _of(combine=lambda a, b: b / a, centre=mean),
+            _of(combine=lambda a, b: b / a, centre=mean, skip=0),
+            _of(combine=lambda a, b: b / a, skip=0),
+        ),
+        Mistake(
+            "samples thrown away",
+            "The numbers of calls may differ: each side has a median of all its own samples.",
+            _equal_numbers,
+            lambda a, b: _speed_up(a[: len(b[0])], b),
+            lambda a, b: _speed_up(a, b[:, : len(a)]),
+        ),
+        Mistake(
+            "the middle without sorting",
+            "The median is the one in the middle after sorting; np.median sorts by itself.",
+            _of(centre=_in_the_middle),
+            _of(centre=lambda values: values[len(values) // 2]),
+        ),
+        Mistake(
+            "rounded",
+            "Do not round, and divide with /: digits that are lost here are lost to the reader.",
+            *(_of(combine=lambda a, b, n=n: np.round(a / b, n)) for n in (0, 1, 2)),
+            _of(combine=lambda a, b: a // b),
+        ),
+        Mistake(
+            "in percent",
+            "Return the ratio: twice as fast is 2, not 200.",
+            _of(combine=lambda a, b: 100 * a / b),
         ),
         Mistake(
             "the fastest calls",
@@ -459,6 +567,7 @@ RUNS = {
     "at the roof": ([50.0], [10.0], [0.5], 300.0, 20.0),
     "above the roof": ([50.0, 900.0], [10.0, 1.0], [0.2, 1.5], 300.0, 20.0),
     "both sides": ([7.0, 90.0, 30.0], [3.0, 1.0, 2.0], [0.5, 2.0, 1.0], 90.0, 8.0),
+    "near the ridge": ([112.0, 58.0], [10.0, 5.0], [2.0, 0.75], 90.0, 8.0),
 }
 
 
@@ -472,6 +581,11 @@ def _reached(
     share=lambda mine, roof: mine / roof,
 ):
     return share(flops / seconds, roof(peak, flops / bytes * bandwidth))
+
+
+def _rounded_ridge(digits, flops, bytes, seconds, peak, bandwidth):
+    slope = flops / bytes < digits(peak / bandwidth)
+    return flops / seconds / np.where(slope, flops / bytes * bandwidth, peak)
 
 
 reached = WriteFunction(
@@ -505,6 +619,38 @@ reached = WriteFunction(
             partial(_reached, roof=np.add),
         ),
         Mistake(
+            "the ridge rounded",
+            "The ridge is peak / bandwidth, with all its digits. Rounded, it puts runs near it on "
+            "the wrong side.",
+            *(partial(_rounded_ridge, digits) for digits in (np.floor, np.round, np.ceil)),
+        ),
+        Mistake(
+            "one roof for all runs",
+            "Each run has an intensity and a roof of its own. np.minimum compares number by "
+            "number; min and np.min take one out of all.",
+            lambda f, b, s, p, w: f / s / np.min([p, *(f / b * w)]),
+            lambda f, b, s, p, w: f / s / min(p, np.mean(f / b) * w),
+            lambda f, b, s, p, w: f / s / min(p, np.sum(f) / np.sum(b) * w),
+        ),
+        Mistake(
+            "the bytes of each number counted",
+            "`bytes` has bytes already, not numbers of 4 or 8 bytes.",
+            *(
+                lambda f, b, s, p, w, size=size: _reached(f, b * size, s, p, w)
+                for size in (4, 8, 1 / 4, 1 / 8)
+            ),
+        ),
+        Mistake(
+            "bandwidth times bytes",
+            "That is no speed. The intensity, flops / bytes, times the bandwidth is one.",
+            lambda f, b, s, p, w: f / s / np.minimum(p, b * w),
+        ),
+        Mistake(
+            "bandwidth times FLOPs",
+            "The intensity is flops / bytes: FLOPs for each byte.",
+            lambda f, b, s, p, w: f / s / np.minimum(p, f * w),
+        ),
+        Mistake(
             "intensity upside down",
             "The intensity is FLOPs for each byte.",
             lambda f, b, s, p, w: f / s / np.minimum(p, b / f * w),
@@ -513,6 +659,20 @@ reached = WriteFunction(
             "upside down",
             "A run at half of what can be reached has a share of 0.5, not of 2.",
             partial(_reached, share=lambda mine, roof: roof / mine),
+        ),
+        Mistake(
+            "what is missing",
+            "That is the share which the run does not reach.",
+            partial(_reached, share=lambda mine, roof: 1 - mine / roof),
+        ),
+        Mistake(
+            "rounded",
+            "Do not round, and divide with /.",
+            *(
+                partial(_reached, share=lambda mine, roof, n=n: np.round(mine / roof, n))
+                for n in (0, 1, 2, 3)
+            ),
+            partial(_reached, share=lambda mine, roof: mine // roof),
         ),
         Mistake(
             "the speed itself",
@@ -718,7 +878,7 @@ def _longer_than_the_launch(timer):
     assert timer(job.submit, job.clock, 3) > 1.5
 
 
-WORKS = [50.0, 4.0, 9.0, 6.0, 100.0, 5.0, 50.0]
+WORKS = [50.0, 5.0, 9.0, 100.0, 6.0, 4.0, 50.0]
 SHORT_LAST = [*WORKS[:-1], 5.0]  # lets a second warm-up through
 
 timer_test = CatchFaults(
@@ -742,12 +902,14 @@ timer_test = CatchFaults(
         ),
         Mistake(
             "times the wait alone",
-            "Let some time pass in submit(), too: one timer starts its clock after it.",
+            "Let time pass in submit(), too, and more of it than your test tolerates: one timer "
+            "starts its clock after it.",
             _with(run=_wait_only),
         ),
         Mistake(
             "no warm-up",
-            "Let the first run take another time than the rest, so that the median moves with it.",
+            "One timer counts the first run and leaves out the last. Let that move the median: the "
+            "first run longer than the median, the last one shorter.",
             _first_counts,
         ),
         Mistake(
@@ -760,6 +922,18 @@ timer_test = CatchFaults(
             "mean",
             "Let one run take much longer than the others: a mean moves.",
             _with(centre=mean),
+        ),
+        Mistake(
+            "a trimmed mean",
+            "One timer leaves out the fastest and the slowest run, and takes the mean of the "
+            "others. Of three or four runs that is the median: ask for five, too.",
+            _with(centre=partial(_trimmed_mean, cut=1)),
+        ),
+        Mistake(
+            "the middle without sorting",
+            "One timer forgets to sort. Let the run in the middle take another time than the "
+            "median.",
+            _with(centre=_in_the_middle),
         ),
         Mistake("the fastest", "Let the runs take different times.", _with(centre=min)),
         Mistake("the slowest", "Let the runs take different times.", _with(centre=max)),
@@ -858,7 +1032,7 @@ timer_test = CatchFaults(
             "no slow first run",
             "Here the first run is like the others, so that a timer without a warm-up passes. Let "
             "it be much slower.",
-            *_weak([6.0, 4.0, 9.0, 6.0, 100.0, 5.0, 50.0], 1.0, (5, 7.0)),
+            *_weak([6.0, *WORKS[1:]], 1.0, (5, 7.0)),
         ),
         Mistake(
             "only longer than the launch",
@@ -869,10 +1043,11 @@ timer_test = CatchFaults(
     ),
     hints=(
         "A clock may be any function that returns a number: write one that you move yourself.",
-        "submit() moves the clock by the launch and returns an object whose result() moves it by "
-        "the work. Let the first run be slow, and let one of the others be much slower.",
-        "With works of 50, 4, 9, 6, 100 and 5, each begun when the one before has ended, and a "
-        "launch of 1, the median is 7 for 5 repeats and 8.5 for 4.",
+        "submit() moves the clock by the launch, and notes when its work will end: it begins when "
+        "the work before it has ended. result() moves the clock to that end. Let the first run be "
+        "slow, and let one of the others be much slower.",
+        "With works of 50, 5, 9, 100, 6 and 4, each begun when the one before has ended, and a "
+        "launch of 1, the median is 7 for 5 repeats and 8.5 for 4. Ask for both.",
     ),
 )
 

@@ -13,20 +13,22 @@ BEST_SPEED = {
     "the bandwidth": [np.float64(25)],
     "the ridge": [16],
     "the intensity": [6],
-    "intensity upside down": [25 / 6],
+    "intensity upside down": [25 / 6, 1 / 6],
     "peak and memory added up": [550],
     "one after the other": [1200 / 11],
     "a share of the peak": [0.375, 37.5],
     "FLOPs times bytes": [24, 600],
     "bandwidth times bytes": [50.0],
-    "the work": [12],
+    "the work": [12, 2],
+    "not divided by the bytes": [300],
+    "how often in a second": [12.5, 100 / 3],
     "a time": [0.03, 0.08, 0.11, 80],
-    "FLOP or TFLOP a second": [1.5e11, 0.15],
+    "FLOP, MFLOP or TFLOP a second": [1.5e11, 150_000, 0.15],
     "peak and bandwidth added up": [425],
 }
 BEST_SPEED_RIGHT = [150, 150.0, np.float64(150)]
 BEST_SPEED_NEW = [
-    0, 1, 2, 151, 149, -150, 1.5, 15, 4800, 300, 1500, math.nan, math.inf, "150", (150,), True,
+    0, 1, 3, 151, 149, -150, 1.5, 15, 4800, 10000, 1500, math.nan, math.inf, "150", (150,), True,
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- core_flops
@@ -88,6 +90,15 @@ CORE_FLOPS = {
         lambda *sizes: right_flops(*sizes).round(),
         lambda *sizes: np.array([int(n) for n in right_flops(*sizes)]),
     ],
+    "in thousands for one pass alone": [scaled(1.0, 1e3), scaled(1e3, 1.0)],
+    "in units of 1024": [scaled(1000 / 1024)],
+    "heads counted twice": [
+        lambda *sizes: sizes[1] * right_flops(*sizes),
+        with_sizes(lambda b, h, q, k, d, v: (b, h, q, k, h * d, h * v)),
+    ],
+    "the sizes multiplied": [
+        lambda b, h, q, k, d, v, back: q * (b * h * k * d * v * (4 if back else 2) / 1e3)
+    ],
     "keys as wide as values": [with_sizes(lambda b, h, q, k, d, v: (b, h, q, k, v, v))],
     "a second product of other sizes": [one_product_wrong],
     "backward in both cases": [lambda *sizes: 2 * right_flops(*sizes[:-1], False)],
@@ -99,7 +110,11 @@ CORE_FLOPS = {
         lambda b, h, q, k, d, v, back: b * h * q**2 * (d + v) * (4 if back else 2) / 1e3,
         with_sizes(lambda b, h, q, k, d, v: (b, h, q * 0 + k, k, d, v)),
     ],
-    "one head": [with_sizes(lambda b, h, q, k, d, v: (b, 1, q, k, d, v))],
+    "one head": [
+        with_sizes(lambda b, h, q, k, d, v: (b, 1, q, k, d, v)),
+        with_sizes(lambda b, h, q, k, d, v: (b, h, q, k, d / h, v / h)),
+        with_sizes(lambda b, h, q, k, d, v: (b, h, q, k, d // h, v // h)),
+    ],
     "one sample": [with_sizes(lambda b, h, q, k, d, v: (1, h, q, k, d, v))],
     "backward as much as forward": [counted([SCORES, AVERAGE])],
     "both passes together": [counted([SCORES, AVERAGE], [SCORES, AVERAGE, *GRADIENTS])],
@@ -118,14 +133,15 @@ CORE_FLOPS_NEW = [
     scaled(1e-9),
     counted([SCORES, AVERAGE], GRADIENTS[:3]),
     counted([SCORES, (3, "q", "k", "v")], GRADIENTS),
-    with_sizes(lambda b, h, q, k, d, v: (b, h, q, k, h * d, h * v)),
     with_sizes(lambda b, h, q, k, d, v: (b, h, q + k, k, d, v)),
     lambda *sizes: right_flops(*sizes) + 1,
     lambda *sizes: np.full(len(sizes[2]), 4.0),
     lambda *sizes: np.full(len(sizes[2]), math.inf),
     lambda *sizes: right_flops(*sizes)[:1],
     lambda *sizes: right_flops(*sizes).sum(),
-    lambda batch, heads, q, k, d, v, backward: 2 * batch * heads * q * k * d * v / 1e3,
+    lambda batch, heads, q, k, d, v, backward: batch * heads * q * k * (d + v - 1) / 1e3,
+    lambda *sizes: tuple(right_flops(*sizes)),
+    lambda *sizes: torch.as_tensor(right_flops(*sizes)).float().tolist(),
     lambda batch, heads, q, k, d, v: 1.0,
 ]
 
@@ -174,7 +190,42 @@ def largest_dropped(values):
     return middle(np.delete(values, np.argmax(values)))
 
 
+def without_outliers(values):
+    gaps = abs(values - values.mean())
+    return np.median(values[gaps <= 2 * values.std()])
+
+
+def inner(values):
+    ordered = np.sort(values)
+    return (ordered[1:-1] if len(ordered) > 2 else ordered).mean()
+
+
+def cut_to(a_calls, b_calls):
+    def function(a, b):
+        both = {"a": len(a), "b": len(b[0]), "min": min(len(a), len(b[0]))}
+        return by_axis(a[: both[a_calls]], b[:, : both[b_calls]])
+
+    return function
+
+
 SPEED_UP = {
+    "a mean on one side": [
+        lambda a, b: np.mean(a[1:]) / np.median(b[:, 1:], axis=1),
+        lambda a, b: np.median(a[1:]) / np.mean(b[:, 1:], axis=1),
+    ],
+    "a trimmed mean": [ratio(inner)],
+    "upside down, and more": [
+        ratio(np.mean, 0, lambda a, b: b / a),
+        ratio(np.mean, 1, lambda a, b: b / a),
+        ratio(middle, 0, lambda a, b: b / a),
+    ],
+    "samples thrown away": [cut_to("min", "min"), cut_to("b", "b"), cut_to("a", "a")],
+    "the middle without sorting": [ratio(lambda values: values[len(values) // 2])],
+    "rounded": [
+        lambda a, b: by_axis(a, b).round(2),
+        lambda a, b: np.median(a[1:]) // np.median(b[:, 1:], axis=1),
+    ],
+    "in percent": [lambda a, b: 100 * by_axis(a, b)],
     "the first call kept on one side": [
         lambda a, b: np.median(a[1:]) / np.median(b, axis=1),
         lambda a, b: np.median(a) / np.median(b[:, 1:], axis=1),
@@ -204,11 +255,10 @@ SPEED_UP = {
 SPEED_UP_RIGHT = [by_axis, ratio(np.median), ratio(middle), ratio(statistics.median)]
 SPEED_UP_NEW = [
     lambda a, b: by_axis(a[:-1], b[:, :-1]),
-    lambda a, b: np.mean(a[1:]) / np.median(b[:, 1:], axis=1),
     lambda a, b: a[2] / b[:, 2],
-    lambda a, b: np.median(a[1:]) / np.mean(b[:, 1:], axis=1),
     lambda a, b: np.sqrt(by_axis(a, b)),
-    lambda a, b: 100 * by_axis(a, b),
+    lambda a, b: by_axis(a[:6], b[:, :6]),
+    ratio(without_outliers),
     lambda a, b: by_axis(a, b) + 1,
     lambda a, b: np.median(a[2:]) / np.median(b[:, 1:], axis=1),
     ratio(np.median, 3),
@@ -237,7 +287,25 @@ def run_by_run(flops, bytes, seconds, peak, bandwidth):
     return np.array([f / s / min(peak, bandwidth * f / b) for f, b, s in runs])
 
 
+def with_ridge(digits):
+    def function(flops, bytes, seconds, peak, bandwidth):
+        roof = np.where(flops / bytes < digits(peak / bandwidth), flops / bytes * bandwidth, peak)
+        return flops / seconds / roof
+
+    return function
+
+
 REACHED = {
+    "the ridge rounded": [with_ridge(round), with_ridge(math.floor), with_ridge(math.ceil)],
+    "one roof for all runs": [
+        lambda f, b, s, p, w: f / s / min(p, *(f / b * w)),
+        lambda f, b, s, p, w: f / s / min(p, (f / b).mean() * w),
+    ],
+    "the bytes of each number counted": [lambda f, b, s, p, w: by_seconds(f, 4 * b, s, p, w)],
+    "bandwidth times bytes": [lambda f, b, s, p, w: np.maximum(f / p, f / b / w) / s],
+    "bandwidth times FLOPs": [lambda f, b, s, p, w: np.maximum(f / p, 1 / w) / s],
+    "what is missing": [lambda *run: 1 - by_seconds(*run)],
+    "rounded": [lambda *run: by_seconds(*run).round(2), lambda *run: by_seconds(*run) // 1],
     "share of the peak": [lambda f, b, s, p, w: f / (s * p)],
     "share of the bandwidth": [lambda f, b, s, p, w: b / (w * s)],
     "the larger limit": [lambda f, b, s, p, w: np.minimum(f / p, b / w) / s],
@@ -255,10 +323,9 @@ REACHED = {
 }
 REACHED_RIGHT = [by_seconds, by_ridge, run_by_run]
 REACHED_NEW = [
-    lambda *run: 1 - by_seconds(*run),
     lambda *run: np.minimum(1.0, 2 * by_seconds(*run)),
     lambda *run: by_seconds(*run) ** 2,
-    lambda *run: by_seconds(*run).round(2),
+    lambda *run: 1000 * by_seconds(*run),
     lambda *run: 0.5 + 0 * run[0],
     lambda f, b, s, p, w: f / b,
     lambda f, b, s, p, w: p / w + 0 * f,
@@ -305,7 +372,7 @@ def all_of(*tests):
     return test
 
 
-WORKS = [50.0, 4.0, 9.0, 6.0, 100.0, 5.0, 80.0]
+WORKS = [50.0, 5.0, 9.0, 100.0, 6.0, 4.0, 80.0]
 ODD, EVEN = (comes_out(s, 1.0, WORKS, n, queue=True) for s, n in ((7.0, 5), (8.5, 4)))
 
 
@@ -350,15 +417,15 @@ def all_awaited(launch, works, repeats):
 
 TIMER_TEST = {
     "only that a number comes out": [any_number, is_a_number],
-    "one number of repeats": [ODD, comes_out(7.0, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5)],
+    "one number of repeats": [ODD, comes_out(7.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5)],
     "work that waits for nothing": [
         all_of(comes_out(7.0, 1.0, WORKS, 5), comes_out(8.5, 1.0, WORKS, 4)),
     ],
     "all runs take the same time": [comes_out(7.0, 2.0, [5.0], 5)],
-    "no time passes in submit": [comes_out(6.0, 0.0, [80.0, 9.0, 4.0, 6.0, 200.0, 5.0], 5)],
+    "no time passes in submit": [comes_out(6.0, 0.0, [80.0, 9.0, 5.0, 200.0, 6.0, 4.0], 5)],
     "all time passes in submit": [comes_out(4.0, 4.0, [0.0], 3)],
     "a single repeat": [comes_out(8.0, 3.0, [70.0, 5.0, 9.0], 1)],
-    "no slow first run": [comes_out(8.0, 2.0, [6.0, 4.0, 9.0, 6.0, 100.0, 5.0, 60.0], 5)],
+    "no slow first run": [comes_out(8.0, 2.0, [6.0, 5.0, 9.0, 100.0, 6.0, 4.0, 60.0], 5)],
     "only longer than the launch": [above_the_launch],
 }
 
@@ -394,7 +461,7 @@ def never_calls(timer):
 
 
 def no_assert(timer):
-    abs(timer(*job(1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0]), 5) - 7.0) < 1e-9  # noqa: B015
+    abs(timer(*job(1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0]), 5) - 7.0) < 1e-9  # noqa: B015
 
 
 def another_error(timer):
@@ -406,7 +473,7 @@ def another_error(timer):
 
 def swallows(timer):
     try:
-        comes_out(7.0, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5)(timer)
+        comes_out(7.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5)(timer)
     except AssertionError:
         print("wrong")
 
@@ -427,12 +494,12 @@ TIMER_TEST_NEW = [
     swallows,
     no_clock,
     stops,
-    comes_out(1.0, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5),
-    comes_out(6.0, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5),
-    comes_out(25.8, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5),
-    comes_out(5.0, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5),
-    comes_out(101.0, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5),
-    comes_out(7, 1.0, [50.0, 9.0, 4.0, 6.0, 100.0, 5.0], 5, look=lambda found: found.hex()),
+    comes_out(1.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5),
+    comes_out(6.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5),
+    comes_out(25.8, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5),
+    comes_out(5.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5),
+    comes_out(101.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5),
+    comes_out(7, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5, look=lambda found: found.hex()),
     lambda timer: timer(*job(1.0, [50.0, 9.0]), 2),
 ]
 
