@@ -32,7 +32,7 @@ help:
 	@echo 'make browser    build the book and read it with a browser (needs Chromium)'
 	@echo 'make colab      run every chapter in a copy of the environment of Colab'
 	@echo 'make download   pack the book, the chapters and the library into one zip'
-	@echo 'make pdf        write the book as one PDF (needs XeLaTeX, xindy, DejaVu and Noto Sans CJK)'
+	@echo 'make pdf        write the book as one PDF (needs XeLaTeX, xindy, GNU FreeFont, DejaVu, Noto Sans CJK)'
 	@echo 'make lint       check the format and the style of all code, and the dependencies'
 	@echo 'make clean      remove the environment and everything that was built'
 
