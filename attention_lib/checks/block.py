@@ -146,6 +146,11 @@ waves = WriteFunction(
             "The numbers are right. Sine and cosine of a pair stand side by side, in columns 2i "
             "and 2i + 1.",
             lambda length, width: _waves(length, width, place="halves"),
+        ),
+        Mistake(
+            "cosines first, then sines",
+            "Sine and cosine of a pair stand side by side: the sine in column 2i, the cosine in "
+            "2i + 1.",
             lambda length, width: _waves(length, width, place="halves", parts=(np.cos, np.sin)),
         ),
         Mistake(
@@ -177,7 +182,8 @@ waves = WriteFunction(
         ),
         Mistake(
             "exponents up to 1",
-            "The last exponent is (width - 2) / width, below 1: np.linspace goes one step too far.",
+            "The last exponent is (width - 2) / width, below 1: divide by the width. "
+            "np.linspace(0, 1, ...) goes one step too far.",
             lambda length, width: _waves(
                 length, width, exponent=lambda c, w: np.linspace(0, 1, w // 2)
             ),
@@ -744,6 +750,24 @@ def _angle_of_each_feature(x):
     return x * np.cos(angles) + partner * np.sin(angles)
 
 
+def _one_sign_wrong(x):
+    turned, back = _turn(x), _turn(x, sign=-1.0)
+    return np.stack((turned[:, 0::2], back[:, 1::2]), axis=-1).reshape(x.shape)
+
+
+def _up_to_one(positions):
+    return np.minimum(positions, 1.0)
+
+
+def _in_halves(x):
+    half = x.shape[1] // 2
+    return np.stack((x[:, :half], x[:, half:]), axis=-1).reshape(x.shape)
+
+
+def _first_pair(x):
+    return np.tile(x[:, :2], (1, x.shape[1] // 2))
+
+
 def _halves_in_the_result(x):
     turned = _turn(x)
     return np.concatenate((turned[:, 0::2], turned[:, 1::2]), axis=1)
@@ -774,11 +798,13 @@ def _lengths(y):
 
 
 PAIRS = (
-    "Take a width of more than 2 and compare all pairs, closely: pairs, halves and frequencies "
+    "Compare all pairs of a width above 2, with a small tolerance: pairs, halves and frequencies "
     "look alike otherwise."
 )
 PLACES = "Compare the numbers at several positions, the last one too."
-BOTH = "Compare both features of each pair; with `or` one of them is enough."
+BOTH = "Compare both features of each pair, and absolute differences; for `or` one is enough."
+DIFFERENT = "Take numbers that are all different, in each row, each pair and each half."
+ROWS = "Compare every row, and how many there are."
 
 rotary_test = CatchFaults(
     level=3,
@@ -812,7 +838,8 @@ rotary_test = CatchFaults(
         Mistake("the turned feature used for the second", BOTH, _overwrites),
         Mistake(
             "halves in the result",
-            "Compare number by number: a sum, a mean or a sorted list does not see the order.",
+            "Compare number by number with the result itself: sums, sorted lists and scores do not "
+            "see all of it.",
             _halves_in_the_result,
         ),
         Mistake(
@@ -832,9 +859,32 @@ rotary_test = CatchFaults(
         Mistake("the last position left alone", PLACES, _turned_at(rows=slice(-1))),
         Mistake(
             "mirrored in place of turned",
-            "From (1, 0) a turn and a mirror look alike; start from other numbers.",
+            "Compare both features of each pair. From (1, 0) a turn and a mirror look alike, so "
+            "start from other numbers.",
             lambda x: _turn(x, mirror=True),
         ),
+        Mistake(
+            "one sign wrong",
+            "From (0, 1) one of the two features does not show the sign of the sine: start from "
+            "other numbers, and compare both.",
+            _one_sign_wrong,
+        ),
+        Mistake("no further than position 1", PLACES, lambda x: _turn(x, position=_up_to_one)),
+        Mistake("halves read as pairs", DIFFERENT, lambda x: _turn(_in_halves(x))),
+        Mistake("the first pair read for all", DIFFERENT, lambda x: _turn(_first_pair(x))),
+        Mistake("row 0 read for all", DIFFERENT, lambda x: _turn(np.asarray(x)[:1] + 0 * x)),
+        Mistake(
+            "the number of positions in place of d",
+            "Take another number of positions than of features.",
+            lambda x: _turn(x, exponent=lambda c, d: c / len(x)),
+        ),
+        Mistake(
+            "lengths changed",
+            "Compare the numbers themselves: an angle or a correlation has lost the length.",
+            lambda x: _turn(x) * x.shape[1] ** 0.5,
+        ),
+        Mistake("row 0 left empty", ROWS, lambda x: _turn(x) * (np.arange(len(x)) > 0)[:, None]),
+        Mistake("the last row lost", ROWS, lambda x: _turn(x)[:-1]),
     ),
     nearly=(
         Mistake(

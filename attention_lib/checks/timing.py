@@ -371,6 +371,11 @@ def _in_the_middle(values):
     return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
+def _sorts_all_but(rest):
+    """The middle of the values, sorted unless their number modulo 2 is `rest`."""
+    return lambda values: _in_the_middle(values if len(values) % 2 == rest else sorted(values))
+
+
 def _equal_numbers(baseline, versions):
     count = min(len(baseline), len(versions[0]))
     return _speed_up(baseline[:count], versions[:, :count])
@@ -629,6 +634,7 @@ reached = WriteFunction(
             "Each run has an intensity and a roof of its own. np.minimum compares number by "
             "number; min and np.min take one out of all.",
             lambda f, b, s, p, w: f / s / np.min([p, *(f / b * w)]),
+            lambda f, b, s, p, w: f / s / min(p, f / b * w),  # an error for several runs
             lambda f, b, s, p, w: f / s / min(p, np.mean(f / b) * w),
             lambda f, b, s, p, w: f / s / min(p, np.sum(f) / np.sum(b) * w),
         ),
@@ -790,6 +796,17 @@ def _warm_up_not_awaited(submit, clock, repeats):
     return _timer(submit, clock, repeats, warm=0)
 
 
+def _awaits_the_warm_up(submit, clock, repeats):
+    first, seconds = submit(), []
+    first.result()
+    for _ in range(repeats):
+        start = clock()
+        submit()
+        first.result()
+        seconds.append(clock() - start)
+    return float(median(seconds))
+
+
 def _all_at_once(submit, clock, repeats):
     submit().result()
     started = [(clock(), submit()) for _ in range(repeats)]
@@ -920,20 +937,32 @@ timer_test = CatchFaults(
         ),
         Mistake(
             "mean",
-            "Let one run take much longer than the others: a mean moves.",
+            "Ask for three runs or more, and let one take much longer than the others: a mean "
+            "moves.",
             _with(centre=mean),
         ),
         Mistake(
             "a trimmed mean",
             "One timer leaves out the fastest and the slowest run, and takes the mean of the "
-            "others. Of three or four runs that is the median: ask for five, too.",
+            "others. Of three or four runs that is the median: ask for five, with numbers for "
+            "which it is not, and compare closely.",
             _with(centre=partial(_trimmed_mean, cut=1)),
         ),
         Mistake(
-            "the middle without sorting",
-            "One timer forgets to sort. Let the run in the middle take another time than the "
+            "an odd number not sorted",
+            "Of an odd number of runs let the one in the middle take another time than the median.",
+            _with(centre=_sorts_all_but(1)),
+        ),
+        Mistake(
+            "an even number not sorted",
+            "Of an even number of runs let the two in the middle be others than those of the "
             "median.",
-            _with(centre=_in_the_middle),
+            _with(centre=_sorts_all_but(0)),
+        ),
+        Mistake(
+            "the warm-up's result awaited again",
+            "Let each future wait for the end of its own work, not for that of the latest one.",
+            _awaits_the_warm_up,
         ),
         Mistake("the fastest", "Let the runs take different times.", _with(centre=min)),
         Mistake("the slowest", "Let the runs take different times.", _with(centre=max)),
@@ -984,6 +1013,14 @@ timer_test = CatchFaults(
             _warm_up_not_awaited,
         ),
     ),
+    nearly=(
+        Mistake(
+            "readings counted",
+            "It accepts only timers that read the clock twice for each run, no more and no less. "
+            "Let the works move the clock, not its readings.",
+            _timer,
+        ),
+    ),
     mistakes=(
         Mistake(
             "only that a number comes out",
@@ -999,10 +1036,10 @@ timer_test = CatchFaults(
             *_weak(SHORT_LAST, 1.0, (5, 7.0)),
         ),
         Mistake(
-            "work that waits for nothing",
-            "Here each work takes its time when its result is asked for, so that nothing queues, "
-            "and a warm-up that nobody waits for costs nothing. Let one work end before the next "
-            "one starts, or note whose result was asked for.",
+            "a warm-up that need not be awaited",
+            "A warm-up that nobody waits for costs nothing here. Let each work begin when the one "
+            "before has ended, the warm-up take long, and the first run after it be shorter than "
+            "the median; or note whose result was asked for.",
             _expects(WORKS, 1.0, (5, 7.0), (4, 8.5), queue=False),
             _expects(SHORT_LAST, 1.0, (5, 7.0), (4, 8.5), queue=False),
         ),
@@ -1014,7 +1051,8 @@ timer_test = CatchFaults(
         ),
         Mistake(
             "no time passes in submit",
-            "A timer that starts its clock after submit passes. Let a launch take time, too.",
+            "A timer that starts its clock after submit passes. Let a launch take time, too, and "
+            "more of it than the test tolerates.",
             *_weak(WORKS, 0.0, (5, 6.0), (4, 7.5)),
         ),
         Mistake(
@@ -1046,7 +1084,7 @@ timer_test = CatchFaults(
         "submit() moves the clock by the launch, and notes when its work will end: it begins when "
         "the work before it has ended. result() moves the clock to that end. Let the first run be "
         "slow, and let one of the others be much slower.",
-        "With works of 50, 5, 9, 100, 6 and 4, each begun when the one before has ended, and a "
+        "With works of 50, 5, 9, 100, 6, 4 and 50, each begun when the one before has ended, and a "
         "launch of 1, the median is 7 for 5 repeats and 8.5 for 4. Ask for both.",
     ),
 )

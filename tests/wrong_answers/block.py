@@ -83,8 +83,8 @@ WAVES = {
     "last position first": [
         lambda length, width: np.array([right_waves(length, width)[~p] for p in range(length)]),
     ],
-    "sines first, then cosines": [
-        wave_by_loop(put=in_halves),
+    "sines first, then cosines": [wave_by_loop(put=in_halves)],
+    "cosines first, then sines": [
         wave_by_loop(first=math.cos, second=math.sin, put=in_halves),
     ],
     "sine and cosine swapped": [wave_by_loop(first=math.cos, second=math.sin)],
@@ -468,6 +468,11 @@ def changes_x_first(rotate):
     assert np.allclose(rotate(x), right)
 
 
+def row_by_row(rotate):
+    for mine, right in zip(rotate(X), expected(X), strict=False):
+        assert np.allclose(mine, right)
+
+
 def wants_no_turn(rotate):
     assert np.allclose(rotate(X), X)
 
@@ -538,6 +543,11 @@ ROTARY_TEST_NEW = [
     one_place_at_random, one_or_the_other, changes_x_first,
     looks_at(lambda y: y[:, ::2]), looks_at(lambda y: y[:, 1::2]), looks_at(lambda y: y[2, 2]),
     looks_at(lambda y: y[:, [0, 2]]), looks_at(lambda y: y[:, :4]), looks_at(lambda y: y[:, -2:]),
+    looks_at(lambda y: y[1:]), looks_at(lambda y: y, X[:2]), looks_at(lambda y: y, np.ones((5, 6))),
+    looks_at(lambda y: y, np.tile([1.0, 2.0], (5, 3))), looks_at(lambda y: y, X[:, :4][:4]),
+    looks_at(lambda y: y, np.tile(X[:1], (5, 1))), looks_at(np.sign), row_by_row,
+    looks_at(lambda y: y, np.tile([0.0, 1.0], (5, 3))),
+    looks_at(lambda y: np.arctan2(y[:, 1::2], y[:, 0::2])),
     looks_at(lambda y: y[-1]), looks_at(np.sum), looks_at(np.sort), looks_at(np.abs),
     wants_no_turn, wants_halves, wants_list, never_calls, no_assert, swallows, stops,
     two_arguments, raises_another, wants_odd_width, bit_by_bit, exceeds,

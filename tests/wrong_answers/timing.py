@@ -299,6 +299,7 @@ REACHED = {
     "the ridge rounded": [with_ridge(round), with_ridge(math.floor), with_ridge(math.ceil)],
     "one roof for all runs": [
         lambda f, b, s, p, w: f / s / min(p, *(f / b * w)),
+        lambda f, b, s, p, w: f / (s * min(f / b * w, p)),
         lambda f, b, s, p, w: f / s / min(p, (f / b).mean() * w),
     ],
     "the bytes of each number counted": [lambda f, b, s, p, w: by_seconds(f, 4 * b, s, p, w)],
@@ -385,7 +386,7 @@ def is_a_number(timer):
 
 
 def above_the_launch(timer):
-    assert timer(*job(1.0, [9.0, 1.0, 2.0, 7.0, 2.0]), 3) > 1.01
+    assert timer(*job(1.0, [9.0, 1.0, 2.0, 7.0, 2.0], queue=True), 3) > 1.01
 
 
 def all_awaited(launch, works, repeats):
@@ -418,7 +419,7 @@ def all_awaited(launch, works, repeats):
 TIMER_TEST = {
     "only that a number comes out": [any_number, is_a_number],
     "one number of repeats": [ODD, comes_out(7.0, 1.0, [50.0, 9.0, 5.0, 100.0, 6.0, 4.0], 5)],
-    "work that waits for nothing": [
+    "a warm-up that need not be awaited": [
         all_of(comes_out(7.0, 1.0, WORKS, 5), comes_out(8.5, 1.0, WORKS, 4)),
     ],
     "all runs take the same time": [comes_out(7.0, 2.0, [5.0], 5)],
@@ -486,7 +487,45 @@ def stops(timer):
     assert timer(*job(1.0, [50.0, 9.0]), 2) == undefined_name
 
 
+def scripted(timer):
+    """A clock that moves when it is read: right for the plainest timer alone."""
+    for repeats, expected in ((5, 7.0), (4, 8.5)):
+        steps = iter([x for seconds in (6.0, 10.0, 101.0, 7.0, 5.0) for x in (3.0, seconds)])
+        readings = iter(np.cumsum([*steps, *[3.0] * 20]))
+        assert timer(job(0.0, [0.0])[0], lambda r=readings: next(r), repeats) == expected
+
+
+def latest_end(timer):
+    """Each future waits for the end of the latest work, not of its own."""
+    for repeats, expected in ((5, 7.0), (4, 8.5)):
+        now, works = [0.0, 0.0], iter(WORKS)
+
+        class Future:
+            def __init__(self, now=now, works=works):
+                now[0] += 1.0
+                now[1] = max(now) + next(works)
+
+            def result(self, now=now):
+                now[0] = max(now)
+
+        assert timer(Future, lambda now=now: now[0], repeats) == expected
+
+
 TIMER_TEST_NEW = [
+    scripted,
+    latest_end,
+    all_of(
+        *(
+            comes_out(s, 1.0, [50.0, 5, 6, 9, 100, 4, 80], n, queue=True)
+            for s, n in ((7, 5), (8.5, 4))
+        )
+    ),
+    all_of(
+        *(
+            comes_out(s, 1.0, [50.0, 5, 9, 6, 4, 100, 80], n, queue=True)
+            for s, n in ((7, 5), (6.5, 4))
+        )
+    ),
     readings_counted,
     never_calls,
     no_assert,
