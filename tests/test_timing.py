@@ -5,6 +5,8 @@ import math
 import mmap
 import os
 import statistics
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from functools import partial
@@ -721,3 +723,25 @@ def test_arguments_are_not_changed():
     before = dict(functions)
     compare(functions, **SHORT)
     assert functions == before
+
+
+@pytest.mark.parametrize(
+    ("module", "lines"), [("torch.utils.benchmark", 2), ("attention_lib.timing", 1)]
+)
+def test_import_is_silent_with_cudas_compiler_and_no_gpu(module, lines, tmp_path):
+    """PyTorch's own import logs one line there; the second line shows that warnings come back."""
+    code = (
+        "import torch\n"
+        "torch.cuda._is_compiled, torch.cuda.is_available = lambda: True, lambda: False\n"
+        'torch.version.cuda = "13.0"\n'
+        f"import {module}\n"
+        "from torch.utils import cpp_extension\n"
+        f'assert cpp_extension.CUDA_HOME == "{tmp_path}"\n'
+        'cpp_extension.logger.warning("still heard")\n'
+    )
+    environment = os.environ | {"CUDA_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    logged = run.stderr.splitlines()
+    assert len(logged) == lines
+    assert "still heard" in logged[-1]
