@@ -2,10 +2,10 @@
 
 import ast
 import copy
-import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,9 +40,10 @@ def library_sentences(count: int, libraries: Sequence[str] = LIBRARIES) -> dict[
     """Sentences of 6 to 30 words from the docstrings of installed libraries.
 
     The source files are read and parsed; nothing of them is executed. Files of tests are left
-    out, the others are read in one fixed, mixed order until there are enough sentences. Words are
-    in lower case, without punctuation, and names of the four libraries are removed. No sentence
-    stands twice, and a sentence of two libraries is the first one's.
+    out, and NumPy's distutils, which only some versions of Python get; the others are read in one
+    fixed, mixed order until there are enough sentences. Words are in lower case, without
+    punctuation, and names of the four libraries are removed. No sentence stands twice, and a
+    sentence of two libraries is the first one's.
 
     Args:
         count: Sentences of each library.
@@ -77,9 +78,10 @@ def _files(package):
         raise ModuleNotFoundError(f"the package {package} must be installed: pip install {package}")
     root = Path(spec.submodule_search_locations[0])
     every = (path.relative_to(root).as_posix() for path in root.rglob("*.py"))
-    names = sorted(name for name in every if "test" not in name)
-    random.Random(0).shuffle(names)  # neighbours in a folder repeat each other
-    return [root / name for name in names]
+    # NumPy has distutils for some versions of Python only
+    names = (name for name in every if "test" not in name and "distutils" not in name)
+    # neighbours in a folder repeat each other; a file more or less does not move the others
+    return [root / name for name in sorted(names, key=lambda x: sha256(x.encode()).digest())]
 
 
 def _sentences(path):

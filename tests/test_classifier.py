@@ -159,7 +159,22 @@ def test_files_are_read_in_one_fixed_order_that_is_not_that_of_their_names(tmp_p
     package_of(tmp_path / "mixed", {n: f"A sentence of the file named {n}." for n in "abcdef"})
     monkeypatch.syspath_prepend(str(tmp_path))
     found = library_sentences(6, ["mixed"])["mixed"]
-    assert [sentence[-1] for sentence in found] == list("dbaecf")
+    assert [sentence[-1] for sentence in found] == list("edbcfa")
+
+
+@pytest.mark.parametrize(("name", "place"), [("distutils", None), ("tests", None), ("g", 1)])
+def test_one_more_file_moves_no_other(name, place, tmp_path, monkeypatch):
+    """NumPy's distutils comes with some versions of Python only."""
+    texts = {n: f"A sentence of the file named {n}." for n in [*"abcdef", name]}
+    package_of(tmp_path / "mixed", texts)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    expected = [f"a sentence of the file named {n}" for n in "edbcfa"]
+    if place is None:
+        message = "mixed must have 7 sentences; got 6"
+        refuses(ValueError, message, library_sentences, 7, ["mixed"])
+    else:
+        expected.insert(place, f"a sentence of the file named {name}")
+    assert library_sentences(len(expected), ["mixed"])["mixed"] == expected
 
 
 def test_generator_decides_about_opinions_and_the_global_one_stays():
