@@ -317,6 +317,8 @@ def numbers(sources, changes=True):
         (["T = 1", "def f(x):\n    return x / T", "T = 2", "f(1)"], [2, 3, 4]),
         (["x = 1", "x = 2\ny = x", "y"], [2, 3]),
         (["n = 1", "a = [n for n in (1, 2)]", "a"], [2, 3]),
+        (["n = 1", "a = {n: m for n in (1, 2)}", "m = n", "n"], [1, 4]),
+        (["n = 1", "a = [n for _ in (1, 2)]", "a"], [1, 2, 3]),
         (["n = 1", "for n in (1, 2):\n    a = n", "a"], [2, 3]),
         (["x = 1", "if c:\n    x = 2\nx", "x = 3", "c = 1", "if c:\n    x = 2\nx"], [3, 4, 5]),
         (["x = 1", "def f(x):\n    return x", "f(2)"], [2, 3]),

@@ -31,7 +31,6 @@ _TIMED = re.compile(r"\s*%%(time|timeit|capture)\b.*\n")  # what stands below is
 # calls that change none of their arguments, by any part of their name
 _HARMLESS = {"print", "display", "check", "hint", "examine", "help", "testing", "plt", "plots"}
 _GIVEN = {*dir(builtins), "get_ipython", "display", "__name__", "__file__", "__doc__"}
-_AT_ONCE = {"listcomp", "setcomp", "dictcomp", "genexpr"}  # scopes that run where they stand
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -208,14 +207,30 @@ def _head(node):
 def _names_of(node, cell):
     """The global names that a statement uses at once, and that it binds."""
     uses = {*_names(node.target)} if isinstance(node, ast.AugAssign) else set()
-    table = symtable.symtable(ast.unparse(ast.Module([node], [])), "cell", "exec")
+    tree = _AsGenerators().visit(ast.parse(ast.unparse(node)))
+    table = symtable.symtable(ast.unparse(tree), "cell", "exec")
     return _read_symbols(table, cell.functions, uses, set())
+
+
+class _AsGenerators(ast.NodeTransformer):
+    """Comprehensions as generators: from Python 3.12 on they share the scope around them."""
+
+    def visit_ListComp(self, node):
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node):
+        self.generic_visit(node)
+        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
 
 
 def _read_symbols(table, functions, uses, binds, owner=None, late=False):
     """Sort the global names of a scope and of the scopes in it, which belong to `owner`."""
     top = table.get_type() == "module"
-    late = late or (table.get_type() == "function" and table.get_name() not in _AT_ONCE)
+    # of functions only a generator runs where it stands
+    late = late or (table.get_type() == "function" and table.get_name() != "genexpr")
     used = functions.setdefault(owner, set()) if late else uses
     for symbol in table.get_symbols():
         outside = symbol.is_global() or top
