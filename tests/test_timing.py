@@ -196,10 +196,11 @@ def test_time_is_that_of_the_gpu_where_one_was_used(monkeypatch, gpu):
 
     monkeypatch.setattr(timing, "profile", profile)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(timing, "timer", lambda: seen.append("waits"))
     expected = {"mm_kernel": 0.8, "add_kernel": 0.2} if gpu else {"mm": 0.75, "add": 0.25}
     found = timing._kernels(lambda: x)
     assert list(found.items()) == list(expected.items())
-    assert seen == ["CPU", "CUDA"][: 1 + gpu]
+    assert seen == ["CPU", *["CUDA"] * gpu, "waits"]
     rows.clear()
     assert timing._kernels(lambda: x) == {}
 
