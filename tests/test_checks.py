@@ -21,7 +21,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from wrong_answers import lookup, single_head
+from wrong_answers import classifier, lookup, single_head
 from wrong_answers.lookup import typed
 
 from attention_lib import checks
@@ -1280,6 +1280,33 @@ def test_test_that_misses_only_a_variant_hears_which():
 
     report = exercise.examine(misses_what_is_shown)
     assert "It lets through 1 of 3 faults: shown." in report.text
+
+
+def test_more_faults_must_be_caught_and_do_not_change_the_name_of_a_mistake():
+    exercise = CatchFaults(
+        {"right": lambda x: 2 * x},
+        (
+            Mistake("adds", "Try 0.", lambda x: x + 2),
+            Mistake("wrong below 0", "Try a negative number.", lambda x: 2 * abs(x)),
+        ),
+        (Mistake("nothing below 0", "Half of the numbers are there.", equals(1)),),
+        (),
+        more=(Mistake("wrong at 7", "Try 7.", lambda x: 2 * x + (x == 7)),),
+    )
+    assert exercise.examine(equals(1, 7, -1)).verdict == "correct"
+    assert "and catches: adds, wrong below 0, wrong at 7." in exercise.examine(equals(7, -1)).text
+    for weak in equals(1), equals(1, 7):
+        assert exercise.examine(weak).mistake == "nothing below 0"
+    report = exercise.examine(equals(1, -1))
+    assert (report.verdict, report.mistake) == ("lets a fault through", None)
+    assert "It lets through 1 of 3 faults: wrong at 7.\nTry 7." in report.text
+
+
+def test_padding_between_words_is_said_to_be_the_tests_fault():
+    report = examine("pooling_test", classifier.scattered)
+    assert report.verdict == "exception"
+    said = "'mean of a slice': ValueError: padding is always behind the words"
+    assert said in " ".join(report.text.split())
 
 
 # ---------------------------------------------------------------------------- odd sessions

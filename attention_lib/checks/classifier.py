@@ -129,6 +129,8 @@ def _pooling_cases():
     yield Case("vectors of zeros", x, ids)
     yield Case("unknown words and a class token", _vectors(rng, LOW_IDS, 2), LOW_IDS)
     yield Case("a word twice", _vectors(rng, TWICE, 3), TWICE)
+    ids = np.array([[256, 3999, 512], [1024, 0, 0]])
+    yield Case("large ids, numbers of many digits", rng.normal(size=(2, 3, 2)), ids)
 
 
 def _real(ids):
@@ -344,6 +346,8 @@ def _share_cases():
     x, query = rng.integers(-8, 9, size=(2, 4, 3)) / 4, np.array([1.5, -0.5, 0.75])
     yield Case("float32", x.astype(np.float32), ids, query.astype(np.float32))
     yield Case("large scores (overflow)", 4000 * x + 40, ids, query, extreme=True)
+    near = (x + 2000) * _real(ids)
+    yield Case("scores in the thousands (overflow)", near, ids, abs(query), extreme=True)
     x, query = rng.integers(-8, 9, size=(2, 4, 4)) / 4 - 1e8, np.array([0.5, 1.0, 0.25, 0.25])
     x[1, 1:], x[0, 1, 0] = 0.25, x[0, 0, 0] + 1  # padding scores far more than words
     yield Case("very negative scores", x, ids, query, extreme=True)
@@ -356,6 +360,18 @@ def _no_maximum(x, ids, query):
 
 def _no_maximum_of_words(x, ids, query):
     e = np.exp(_only_words(_scores(x, query), ids))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _maximum_of_all(x, ids, query):
+    scores = _scores(x, query)
+    e = np.exp(scores - scores.max(axis=1, keepdims=True)) * (ids != 0)
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _maximum_with_zeros(x, ids, query):
+    scores = _only_words(_scores(x, query), ids, 0.0)
+    e = np.exp(scores - scores.max(axis=1, keepdims=True)) * (ids != 0)
     return e / e.sum(axis=1, keepdims=True)
 
 
@@ -489,6 +505,13 @@ shares = WriteFunction(
             _no_maximum_of_words,
         ),
         Mistake(
+            "the largest score of all positions subtracted",
+            "The largest score was taken over padding as well. Where that one is far larger, e to "
+            "the score of each word is 0. Subtract the largest score of the words.",
+            _maximum_of_all,
+            _maximum_with_zeros,
+        ),
+        Mistake(
             "softmax over the whole batch",
             "The shares of all sentences together sum to 1. Those of each sentence must: axis 1.",
             _over_the_batch,
@@ -543,14 +566,23 @@ def _word_cases():
     ids = np.array([[5, 4, 3, 6], [7, 8, 0, 0]])
     label = "padding as large as a word"
     yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
+    weights = np.array([[0.125, -2.5, 0.25, 0.0], [-3.5, -1.25, -0.5, -2.0]])
+    label = "weights of either sign"
+    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
+    weights = np.array([[0.12071, 0.12072, 0.12073, 0.12], [0.5002, 0.5001, 0.0, 0.0]])
+    label = "weights that hardly differ"
+    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
+    weights = np.array([[0.25, 0.5, 0.5, 0.125], [0.5, 0.5, 0.5, 0.5]])
+    label = "equal weights"
+    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
 
 
 def _replace(x, chosen, by):
     return np.where(chosen[..., None], by, x).astype(x.dtype)
 
 
-def _largest(weights, axis=1):
-    return weights == weights.max(axis=axis, keepdims=True)
+def _largest(weights):
+    return weights == weights.max(axis=1, keepdims=True)
 
 
 def _leftmost(weights):
@@ -572,7 +604,16 @@ def _remove(choose):
 
 
 def _loudest(ids, weights):
-    return _largest(_quiet(ids, weights))
+    return _leftmost(_quiet(ids, weights))
+
+
+def _last_of_equal(ids, weights):
+    return _leftmost(_quiet(ids, weights)[:, ::-1])[:, ::-1]
+
+
+def _filled_with(number):
+    """The choice with a number for padding in place of -inf."""
+    return lambda ids, weights: _leftmost(np.where(ids != 0, weights, number))
 
 
 def _deleted(x, ids, weights, unknown):
@@ -598,7 +639,7 @@ remove_word = WriteFunction(
             *(
                 _remove(
                     lambda ids, weights, n=n: (
-                        _largest(np.where(ids > n, weights, -np.inf)) & (ids > n)
+                        _leftmost(np.where(ids > n, weights, -np.inf)) & (ids > n)
                     )
                 )
                 for n in (1, 2)
@@ -613,6 +654,28 @@ remove_word = WriteFunction(
             "padding replaced as well",
             "The right word went, and all the padding with it. Leave padding as it is.",
             _remove(lambda ids, weights: _loudest(ids, weights) | (ids == 0)),
+        ),
+        Mistake(
+            "a number in place of -inf",
+            "A word's weight can be lower than the number that padding got. Only -inf is below "
+            "all weights.",
+            *(_remove(_filled_with(number)) for number in (0.0, -1.0)),
+        ),
+        Mistake(
+            "the largest without its sign",
+            "A weight far below 0 is not large. Compare the weights with their signs.",
+            _remove(lambda ids, weights: _loudest(ids, abs(weights))),
+            _remove(lambda ids, weights: _leftmost(abs(np.where(ids != 0, weights, 0)))),
+        ),
+        Mistake(
+            "all words of the largest weight",
+            "Several words can have the largest weight. The first of them is replaced.",
+            _remove(lambda ids, weights: _largest(_quiet(ids, weights))),
+        ),
+        Mistake(
+            "the last of equal weights",
+            "Several words can have the largest weight. The first of them is replaced.",
+            _remove(_last_of_equal),
         ),
         Mistake(
             "the word wherever it stands",
@@ -630,7 +693,7 @@ remove_word = WriteFunction(
             "padding with a large weight hides the word",
             "If padding has the largest weight, nothing was removed. Look for the largest among "
             "the words.",
-            _remove(lambda ids, weights: _largest(weights) & (ids != 0)),
+            _remove(lambda ids, weights: _leftmost(weights) & (ids != 0)),
         ),
         Mistake(
             "the smallest weight",
@@ -640,12 +703,16 @@ remove_word = WriteFunction(
         Mistake(
             "one word of the whole batch",
             "A word of each sentence goes. Look along axis 1.",
-            _remove(lambda ids, weights: _largest(_quiet(ids, weights), axis=None)),
+            _remove(
+                lambda ids, weights: (
+                    np.arange(ids.size).reshape(ids.shape) == _quiet(ids, weights).argmax()
+                )
+            ),
         ),
         Mistake(
             "the largest of each column",
             "Axis 0 is the batch. A sentence is a row: look along axis 1.",
-            _remove(lambda ids, weights: _largest(_quiet(ids, weights), axis=0) & (ids != 0)),
+            _remove(lambda ids, weights: _leftmost(_quiet(ids, weights).T).T & (ids != 0)),
         ),
         Mistake(
             "set to 0",
@@ -699,7 +766,14 @@ def _by_loops(x, ids):
 
 def _by_product(x, ids):
     shares = (ids != 0) / (ids != 0).sum(axis=1, keepdims=True)
-    return np.einsum("bl,ble->be", shares, x)
+    return (shares[:, None] @ x)[:, 0]
+
+
+def _by_slices(x, ids):
+    if (np.diff((np.asarray(ids) != 0).astype(int)) > 0).any():
+        raise ValueError("padding is always behind the words; got a 0 before the id of a word")
+    rows = zip(x, ids, strict=True)
+    return np.stack([words[: np.count_nonzero(row)].mean(axis=0) for words, row in rows])
 
 
 def _compare(lengths, longest=None, look=lambda pooled: pooled, fill=None):
@@ -752,6 +826,16 @@ def _plus_one(row):
     return lambda x, ids: _mean(x, ids) + (np.arange(len(ids)) == row % len(ids))[:, None]
 
 
+def _plus_one_feature(place):
+    """The mean, and 1 more for one feature."""
+
+    def function(x, ids):
+        wrong = np.arange(x.shape[2]) == place % x.shape[2]
+        return _mean(x, ids) + wrong
+
+    return function
+
+
 def _constant(pool):
     ids = _ids((2, 4, 1))
     x = np.where(_real(ids), np.ones((3, 4, 3)), 5.0)
@@ -782,6 +866,7 @@ pooling_test = CatchFaults(
         "mask, sum, divide": _silent(_mean),
         "sentence by sentence": _silent(_by_loops),
         "product with the shares": _silent(_by_product),
+        "mean of a slice": _silent(_by_slices),
     },
     faults=(
         Mistake(
@@ -810,7 +895,11 @@ pooling_test = CatchFaults(
             "Use several sentences of different lengths, and compare all of them.",
             _first_length,
         ),
-        Mistake("maximum", "Use sentences of several words.", _maximum),
+        Mistake(
+            "maximum",
+            "Use sentences of several words, and see that no number is too large.",
+            _maximum,
+        ),
         Mistake("first position", "Use sentences of several words.", _first),
         Mistake("first word left out", "Compare numbers, all of them.", _first_word_left_out),
         Mistake("last word left out", "Compare numbers, all of them.", _last_word_left_out),
@@ -826,7 +915,7 @@ pooling_test = CatchFaults(
         ),
         Mistake(
             "only the first feature pooled right",
-            "Compare all features.",
+            "Compare all features, of several.",
             lambda x, ids: np.concatenate([_mean(x, ids)[:, :1], x.mean(axis=1)[:, 1:]], axis=1),
         ),
         Mistake("first sentence wrong", "Compare all sentences.", _plus_one(0)),
@@ -842,9 +931,9 @@ pooling_test = CatchFaults(
             lambda x, ids: _mean(x, ids)[:, ::-1],
         ),
         Mistake(
-            "one per cent too large",
+            "a thousandth too large",
             "Use a smaller tolerance: rounding is far below 1e-6.",
-            lambda x, ids: 1.01 * _mean(x, ids),
+            lambda x, ids: 1.001 * _mean(x, ids),
         ),
     ),
     mistakes=(
@@ -885,13 +974,21 @@ pooling_test = CatchFaults(
             _compare((2, 4, 1), look=lambda pooled: pooled[:1]),
         ),
         Mistake(
+            "the first sentence not looked at",
+            "What the test does not look at can be any number. Compare all sentences; an assert "
+            "behind a loop sees the last one only.",
+            _compare((2, 4, 1), look=lambda pooled: pooled[-1:]),
+            _compare((2, 1, 4), look=lambda pooled: pooled[-1:]),
+        ),
+        Mistake(
             "only the first feature",
-            "What the test does not look at can be any number. Compare all features.",
+            "What the test does not look at can be any number. Compare all features, of several.",
             _compare((2, 4, 1), look=lambda pooled: pooled[:, :1]),
         ),
         Mistake(
             "only sums",
-            "Numbers at the wrong place have the same sum. Compare each number.",
+            "Numbers at the wrong place have the same sum, and equal features hide a wrong place, "
+            "too. Compare each number, and let the features differ.",
             *(_compare((2, 4, 1), look=lambda pooled, a=a: pooled.sum(a)) for a in (None, 0, 1)),
         ),
         Mistake(
@@ -907,14 +1004,54 @@ pooling_test = CatchFaults(
         Mistake(
             "padding in the last sentence only",
             "A function that forgets the padding of all other sentences passes. Pad more than one "
-            "sentence, the first among them.",
+            "sentence, the first among them, and compare all.",
             _compare((4, 4, 2)),
         ),
         Mistake(
             "padding in the first sentence only",
             "A function that forgets the padding of all other sentences passes. Pad more than one "
-            "sentence, the last among them.",
+            "sentence, the last among them, and compare all.",
             _compare((2, 4, 4)),
+        ),
+    ),
+    more=(
+        Mistake(
+            "minimum",
+            "Use sentences of several words, and see that no number is too small.",
+            lambda x, ids: np.where(_real(ids), x, np.inf).min(axis=1),
+        ),
+        Mistake("first feature wrong", "Compare all features.", _plus_one_feature(0)),
+        Mistake("last feature wrong", "Compare all features.", _plus_one_feature(-1)),
+        Mistake(
+            "ids 1 and 2 left out",
+            "Only id 0 is padding: a word may have id 1 or 2. Put such words into the batch.",
+            _silent(_only_ids_over(2)),
+        ),
+        Mistake(
+            "a word that stands twice counted once",
+            "Let a word stand twice in a sentence, with another vector each time.",
+            _each_word_once(lambda vectors: vectors[0]),
+        ),
+        Mistake(
+            "words weighted by their ids",
+            "Let a sentence have words of different ids.",
+            _weighted_by_id,
+        ),
+        Mistake(
+            "divided by two words at least",
+            "A sentence may have a single word. Put one into the batch.",
+            lambda x, ids: _sum(x, ids) / np.maximum(_real(ids).sum(axis=1), 2),
+        ),
+        Mistake(
+            "signs lost",
+            "Compare the numbers with their signs, and let some be negative.",
+            lambda x, ids: abs(_mean(x, ids)),
+        ),
+        Mistake(
+            "NaN everywhere",
+            "A comparison with NaN is always False. Demand what must hold: assert np.allclose(…) "
+            "instead of assert not (…).",
+            lambda x, ids: _mean(x, ids) * np.nan,
         ),
     ),
     nearly=(

@@ -28,6 +28,8 @@ class CatchFaults:
         faults: Faulty implementations as `Mistake`s: name, help, one implementation.
         mistakes: Tests that are too weak. What a test catches and lets through names its mistake;
             a fault that only some of a mistake's answers catch does not count.
+        more: Faults that must be caught as well, and that do not count for the name of a mistake:
+            a test of any kind may catch them or not.
         nearly: Nearly right versions as `Mistake`s. A test that rejects all right versions and
             accepts one of these gets its help.
         hints: From a nudge to nearly the solution.
@@ -41,6 +43,7 @@ class CatchFaults:
     mistakes: tuple
     hints: tuple
     nearly: tuple = ()
+    more: tuple = ()
     shown: int = 0
     level: int = 0
     trains: str = ""
@@ -54,7 +57,8 @@ class CatchFaults:
             return NOT_STARTED
         if not called and not right[0]:
             return NEVER_RUN if values.is_lazy(candidate) else NEVER_CALLED
-        missed = [f for f, error in zip(self.faults, faulty, strict=True) if error is None]
+        every = (*self.faults, *self.more)
+        missed = [f for f, error in zip(every, faulty, strict=True) if error is None]
         if any(right):
             return self._rejects_right(candidate, right, missed)
         silent = not any(isinstance(error, AssertionError) for error in faulty)
@@ -63,13 +67,13 @@ class CatchFaults:
         if silent:
             return Report("another error", NO_ASSERTION)
         text = f"correct. It accepts {len(self.right)} right versions, each with lines of its own, "
-        names = ", ".join(fault.name for fault in self.faults)
+        names = ", ".join(fault.name for fault in every)
         return Report("correct", f"{text}and catches: {names}.")
 
     def _try(self, test):
         """The error or None for each right version, for each faulty one; was any called?"""
         # the faulty ones first: a test that compares with what it met first must not meet the truth
-        faulty = (fault.answers[0] for fault in self.faults)
+        faulty = [fault.answers[0] for fault in (*self.faults, *self.more)]
         watched = [calls.Watched(version) for version in (*faulty, *self.right.values())]
         # other random numbers for each: a test that looks at one place, drawn at random, must not
         # meet the same place every time, nor depend on what was drawn before
@@ -77,7 +81,7 @@ class CatchFaults:
         for number, version in enumerate(watched):
             with calls.seeded(number):
                 errors.append(calls.Outcome(test, version).error)
-        count = len(self.faults)
+        count = len(faulty)
         return errors[count:], errors[:count], any(version.called for version in watched)
 
     def _rejects_right(self, candidate, errors, missed):
@@ -97,22 +101,26 @@ class CatchFaults:
         if idle := values.idle_assert(candidate, silent):
             return Report(*idle)
         through = self._through(missed)
-        caught = [error is not None for error in errors]
-        for mistake in self.mistakes:
-            runs = [[error is not None for error in self._try(t)[1]] for t in mistake.answers]
+        core = len(self.faults)
+        caught = [error is not None for error in errors[:core]]
+        for mistake in () if all(caught) else self.mistakes:
+            runs = [
+                [error is not None for error in self._try(t)[1][:core]] for t in mistake.answers
+            ]
             if all(c in seen for c, seen in zip(caught, zip(*runs, strict=True), strict=True)):
                 return mistake.report(through)
-        advice = MOST_PASS if 2 * len(missed) > len(self.faults) else missed[0].help
+        advice = MOST_PASS if 2 * len(missed) > len(errors) else missed[0].help
         return Report("lets a fault through", f"the test is too weak.\n{through}\n{advice}")
 
     def _through(self, missed):
         """Which faults a test does not catch; of variants, that they are some."""
         names = ", ".join(fault.name for fault in missed) + "."
+        count = len(self.faults) + len(self.more)
         if self.shown and not any(fault in self.faults[: self.shown] for fault in missed):
-            of = len(self.faults) - self.shown
+            of = count - self.shown
             text = "It catches what the page shows, but not every variant of it. "
             return f"{text}It lets through {len(missed)} of {of} variants: {names}"
-        return f"It lets through {len(missed)} of {len(self.faults)} faults: {names}"
+        return f"It lets through {len(missed)} of {count} faults: {names}"
 
 
 def _run(test, version):

@@ -57,7 +57,10 @@ NOT_ALL = (
     "It accepts another right version, so it demands what is true of that one alone. If that is "
     "the last digits, compare with a tolerance."
 )
-ITS_ARGUMENT = "\nWhat your test gets is a function: call it, and assert what it returns."
+ITS_ARGUMENT = (
+    "\nWhat your test gets is a function: call it, with NumPy arrays if the exercise has arrays, "
+    "and assert what it returns."
+)
 ITS_FAULT = "It rejects all right versions. What it expects is the result of a fault: "
 OWN_NAN = "Your own expected numbers are NaN: your test computes inf / inf, inf - inf or 0 / 0."
 ALL_REJECTED = "It rejects every right version: what it demands is not true of them, or too exact."

@@ -140,6 +140,8 @@ def in_place(x, ids):
 
 
 MEAN_POOLING_NEW = [
+    lambda x, ids: right_mean(x.astype(np.float16), ids).astype(x.dtype),
+    lambda x, ids: right_mean(x, ids.astype(np.uint8)),
     lambda x, ids: x,
     lambda x, ids: right_mean(x, ids) + 1e-3,
     lambda x, ids: right_mean(x, ids)[0],
@@ -242,6 +244,23 @@ def overflowing(x, ids, query):
     return (e / e.sum(axis=1)[:, None]).astype(x.dtype)
 
 
+def less_the_largest_of_all(hidden):
+    """The largest score is that of all positions; `hidden` is what padding has for it, if any."""
+
+    def function(x, ids, query):
+        scores, real = torch_scores(x, query), torch.tensor(ids != 0)
+        scores = scores if hidden is None else scores.where(real, hidden)
+        e = torch.exp(scores - scores.amax(dim=1, keepdim=True)) * real
+        return (e / e.sum(dim=1, keepdim=True)).numpy()
+
+    return function
+
+
+def in_single_precision(x, ids, query):
+    scores = torch_scores(x, query).float().masked_fill(torch.tensor(ids == 0), -torch.inf)
+    return scores.softmax(dim=1).numpy().astype(x.dtype)
+
+
 def over_everything(x, ids, query):
     scores = torch_scores(x, query).masked_fill(torch.tensor(ids == 0), -torch.inf)
     return scores.flatten().softmax(dim=0).view(ids.shape).numpy()
@@ -286,6 +305,10 @@ SHARES = {
     ],
     "uniform": [by_rows(lambda word, query, x: 0.0, is_word)],
     "no maximum subtracted": [overflowing],
+    "the largest score of all positions subtracted": [
+        less_the_largest_of_all(None),
+        less_the_largest_of_all(0.0),
+    ],
     "softmax over the whole batch": [over_everything, divided_by_everything],
     "all for the word with the largest score": [winner, first_winner],
     "unknown words or the class token left out": [
@@ -295,6 +318,7 @@ SHARES = {
 }
 SHARES_RIGHT = [right_shares, by_torch]
 SHARES_NEW = [
+    in_single_precision,
     lambda x, ids, query: x,
     lambda x, ids, query: np.zeros(ids.shape),
     lambda x, ids, query: right_shares(x, ids, query) + 1e-3,
@@ -386,8 +410,26 @@ def everywhere(ids, weights):
 
 def in_each(x, ids, weights, unknown):
     result = x.copy()
-    result[:, np.where(ids != 0, weights, -1).argmax(axis=1)] = unknown
+    result[:, np.where(ids != 0, weights, -np.inf).argmax(axis=1)] = unknown
     return result
+
+
+def with_padding_as(number):
+    """The word of the largest weight, where padding has this weight."""
+    return lambda ids, weights: wherever(ids, np.where(ids == 0, number, weights))
+
+
+def farthest_from_zero(ids, weights):
+    return loudest(ids, weights**2)
+
+
+def last_of_equal(ids, weights):
+    backwards = loudest(ids[:, ::-1], weights[:, ::-1])
+    return [(n, ids.shape[1] - 1 - k) for n, k in backwards]
+
+
+def equally_loud_words(ids, weights):
+    return [(n, k) for n, k in equally_loud(ids, weights) if ids[n, k]]
 
 
 def moved_up(x, ids, weights, unknown):
@@ -400,7 +442,7 @@ right_removal = by_words(loudest)
 
 def by_torch_scatter(x, ids, weights, unknown):
     real = torch.tensor(ids) != 0
-    place = torch.tensor(weights).masked_fill(~real, -1).argmax(dim=1)
+    place = torch.tensor(weights).masked_fill(~real, -torch.inf).argmax(dim=1)
     gone = torch.nn.functional.one_hot(place, ids.shape[1]).bool()[..., None]
     return torch.where(gone, torch.tensor(unknown), torch.tensor(x)).numpy()
 
@@ -418,6 +460,13 @@ REMOVE_WORD = {
     "an unknown word or the class token spared": [by_words(over(1)), by_words(over(2))],
     "padding of the same weight": [by_words(equally_loud)],
     "padding replaced as well": [by_words(with_padding)],
+    "a number in place of -inf": [by_words(with_padding_as(0)), by_words(with_padding_as(-1))],
+    "the largest without its sign": [
+        by_words(farthest_from_zero),
+        by_words(lambda ids, weights: wherever(ids, abs(np.where(ids, weights, 0)))),
+    ],
+    "all words of the largest weight": [by_words(equally_loud_words)],
+    "the last of equal weights": [by_words(last_of_equal)],
     "the word wherever it stands": [by_words(everywhere)],
     "the places of all sentences, in each": [in_each],
     "padding with a large weight hides the word": [by_words(if_a_word)],
@@ -444,6 +493,8 @@ def then(change):
 
 
 REMOVE_WORD_NEW = [
+    by_words(lambda ids, weights: loudest(ids, (weights * 100).astype(int))),
+    by_words(lambda ids, weights: loudest(ids, weights.astype(np.float16))),
     lambda x, ids, weights, unknown: x,
     lambda x, ids, weights, unknown: np.zeros_like(x),
     lambda x, ids, weights, unknown: ids,
@@ -464,7 +515,7 @@ REMOVE_WORD_NEW = [
 
 # ---------------------------------------------------------------------------- pooling_test
 
-IDS = np.array([[4, 7, 0, 0, 0], [3, 3, 5, 6, 9], [8, 2, 2, 0, 0]])
+IDS = np.array([[4, 0, 0, 0, 0], [3, 3, 5, 6, 9], [8, 2, 2, 0, 0]])
 X = np.random.default_rng(5).normal(size=(3, 5, 4))
 
 
@@ -483,7 +534,8 @@ def good_pooling_test_by_torch(pool):
 
 def compare(lengths, longest, look=np.asarray, behind=1.0):
     def test(pool):
-        ids = np.where(np.arange(longest) < np.array(lengths)[:, None], 6, 0)
+        words = np.array([1, 6, 6, 3, 5, 4])[:longest]
+        ids = np.where(np.arange(longest) < np.array(lengths)[:, None], words, 0)
         x = np.random.default_rng(3).normal(size=(*ids.shape, 2))
         x[ids == 0] *= behind
         np.testing.assert_allclose(look(pool(x, ids)), look(right_mean(x, ids)))
@@ -518,6 +570,16 @@ def one_of_loops(pool):
     assert any(right)
 
 
+def only_last_sentence(pool):
+    for pooled, expected in zip(pool(X, IDS), right_mean(X, IDS), strict=True):
+        close = np.allclose(pooled, expected)
+    assert close
+
+
+def all_but_the_first(pool):
+    assert np.allclose(pool(X, IDS)[1:], right_mean(X, IDS)[1:])
+
+
 def close_to(**tolerance):
     def test(pool):
         assert np.allclose(pool(X, IDS), right_mean(X, IDS), **tolerance)
@@ -542,6 +604,11 @@ POOLING_TEST = {
     "all words equal": [sevens],
     "one word in each sentence": [compare((1, 1, 1), 3)],
     "only the first sentence": [compare((2, 3, 1), 3, lambda pooled: np.asarray(pooled)[0])],
+    "the first sentence not looked at": [
+        only_last_sentence,
+        all_but_the_first,
+        compare((2, 1, 3), 3, lambda p: p[2]),
+    ],
     "only the first feature": [compare((2, 3, 1), 3, lambda pooled: np.asarray(pooled)[..., 0])],
     "all lengths equal": [compare((3, 3), 5)],
     "padding in the last sentence only": [compare((3, 3, 2), 3), compare((4, 1), 4)],
@@ -590,8 +657,26 @@ def raises_another(pool):
         raise ValueError("wrong")
 
 
-def all_but_the_first(pool):
-    assert np.allclose(pool(X, IDS)[1:], right_mean(X, IDS)[1:])
+def not_far(pool):
+    assert not (abs(pool(X, IDS) - right_mean(X, IDS)) > 1e-6).any()
+
+
+def not_above(pool):
+    assert (pool(X, IDS) - right_mean(X, IDS)).max() < 1e-6
+
+
+def without_signs(pool):
+    assert np.allclose(abs(pool(X, IDS)), abs(right_mean(X, IDS)))
+
+
+def plain_ids(pool):
+    ids = np.where(IDS == 0, 0, np.arange(3, 8))
+    assert np.allclose(pool(X, ids), right_mean(X, ids))
+
+
+def scattered(pool):
+    ids = np.array([[3, 0, 5, 0, 7], [0, 0, 1, 2, 4], [1, 2, 3, 4, 5]])
+    assert np.allclose(pool(X, ids), right_mean(X, ids))
 
 
 def nan_behind(pool):
@@ -611,15 +696,13 @@ def zeros_for_no_word(pool):
     assert not pooled[1].any()
 
 
-def only_last_sentence(pool):
-    assert np.allclose(pool(X, IDS)[-1], right_mean(X, IDS)[-1])
-
-
 POOLING_TEST_NEW = [
     wants_the_fault, wants_all_positions, wants_list, never_calls, no_assert, swallows, stops,
-    three_arguments, raises_another, only_last_sentence, all_but_the_first, nan_behind,
+    three_arguments, raises_another, nan_behind,
     empty_sentence, zeros_for_no_word,
-    close_to(atol=0.05), close_to(atol=0.5), lambda pool: pool(X, IDS),
+    close_to(atol=0.05), close_to(atol=0.5), close_to(rtol=5e-3), lambda pool: pool(X, IDS),
+    compare((3, 1, 4), 6, lambda pooled: pooled[:, 1:]), not_far, not_above, without_signs,
+    plain_ids, scattered,
 ]  # fmt: skip
 
 ANSWERS = {
