@@ -1305,7 +1305,7 @@ def test_more_faults_must_be_caught_and_do_not_change_the_name_of_a_mistake():
 def test_padding_between_words_is_said_to_be_the_tests_fault():
     report = examine("pooling_test", classifier.scattered)
     assert report.verdict == "exception"
-    said = "'mean of a slice': ValueError: padding is always behind the words"
+    said = "'the first positions': ValueError: padding is always behind the words"
     assert said in " ".join(report.text.split())
 
 

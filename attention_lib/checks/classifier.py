@@ -130,7 +130,7 @@ def _pooling_cases():
     yield Case("unknown words and a class token", _vectors(rng, LOW_IDS, 2), LOW_IDS)
     yield Case("a word twice", _vectors(rng, TWICE, 3), TWICE)
     ids = np.array([[256, 3999, 512], [1024, 0, 0]])
-    yield Case("large ids, numbers of many digits", rng.normal(size=(2, 3, 2)), ids)
+    yield Case("large ids and uneven numbers", rng.normal(size=(2, 3, 2)), ids)
 
 
 def _real(ids):
@@ -346,8 +346,10 @@ def _share_cases():
     x, query = rng.integers(-8, 9, size=(2, 4, 3)) / 4, np.array([1.5, -0.5, 0.75])
     yield Case("float32", x.astype(np.float32), ids, query.astype(np.float32))
     yield Case("large scores (overflow)", 4000 * x + 40, ids, query, extreme=True)
-    near = (x + 2000) * _real(ids)
-    yield Case("scores in the thousands (overflow)", near, ids, abs(query), extreme=True)
+    far = np.array([[[2000.0], [2001.5]], [[-2000.0], [2000.0]], [[3.0], [-1.0]]])
+    label, ids = "scores in the thousands (overflow)", _ids((2, 2, 1))
+    yield Case(label, far, ids, np.array([1.25]), extreme=True)
+    ids = _ids((2, 1), longest=4)
     x, query = rng.integers(-8, 9, size=(2, 4, 4)) / 4 - 1e8, np.array([0.5, 1.0, 0.25, 0.25])
     x[1, 1:], x[0, 1, 0] = 0.25, x[0, 0, 0] + 1  # padding scores far more than words
     yield Case("very negative scores", x, ids, query, extreme=True)
@@ -366,6 +368,13 @@ def _no_maximum_of_words(x, ids, query):
 def _maximum_of_all(x, ids, query):
     scores = _scores(x, query)
     e = np.exp(scores - scores.max(axis=1, keepdims=True)) * (ids != 0)
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _mean_subtracted(x, ids, query):
+    scores, real = _scores(x, query), ids != 0
+    mean = (scores * real).sum(axis=1, keepdims=True) / real.sum(axis=1, keepdims=True)
+    e = np.exp(_only_words(scores - mean.astype(x.dtype), ids))
     return e / e.sum(axis=1, keepdims=True)
 
 
@@ -512,6 +521,11 @@ shares = WriteFunction(
             _maximum_with_zeros,
         ),
         Mistake(
+            "the mean subtracted",
+            "Less the mean a score can still be too large for exp. Subtract the largest.",
+            _mean_subtracted,
+        ),
+        Mistake(
             "softmax over the whole batch",
             "The shares of all sentences together sum to 1. Those of each sentence must: axis 1.",
             _over_the_batch,
@@ -569,8 +583,11 @@ def _word_cases():
     weights = np.array([[0.125, -2.5, 0.25, 0.0], [-3.5, -1.25, -0.5, -2.0]])
     label = "weights of either sign"
     yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
-    weights = np.array([[0.12071, 0.12072, 0.12073, 0.12], [0.5002, 0.5001, 0.0, 0.0]])
+    weights = np.array([[0.12071, 0.12072, 0.12073, 0.12], [0.5, 0.5 + 1e-9, 0.0, 0.0]])
     label = "weights that hardly differ"
+    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
+    weights = np.array([[0.5, 0.25, 0.125, 0.0], [-3e12, -2e12, 4e12, 1.0]])
+    label = "weights of very different size"
     yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
     weights = np.array([[0.25, 0.5, 0.5, 0.125], [0.5, 0.5, 0.5, 0.5]])
     label = "equal weights"
@@ -609,6 +626,11 @@ def _loudest(ids, weights):
 
 def _last_of_equal(ids, weights):
     return _leftmost(_quiet(ids, weights)[:, ::-1])[:, ::-1]
+
+
+def _lowered_by(number):
+    """The choice with a number taken from the weight of padding."""
+    return lambda ids, weights: _leftmost(weights - number * (ids == 0))
 
 
 def _filled_with(number):
@@ -659,7 +681,8 @@ remove_word = WriteFunction(
             "a number in place of -inf",
             "A word's weight can be lower than the number that padding got. Only -inf is below "
             "all weights.",
-            *(_remove(_filled_with(number)) for number in (0.0, -1.0)),
+            *(_remove(_filled_with(-number)) for number in (0.0, 1.0, 10.0, 100.0, 1e4, 1e9)),
+            *(_remove(_lowered_by(number)) for number in (1.0, 10.0, 100.0, 1e4, 1e9)),
         ),
         Mistake(
             "the largest without its sign",
@@ -760,8 +783,8 @@ remove_word = WriteFunction(
 
 
 def _by_loops(x, ids):
-    rows = zip(np.asarray(x), np.asarray(ids), strict=True)
-    return np.stack([(row != 0) @ words / np.count_nonzero(row) for words, row in rows])
+    rows = zip(np.asarray(x), np.asarray(ids), strict=False)
+    return np.stack([(row > 0) @ words / (row > 0).sum() for words, row in rows])
 
 
 def _by_product(x, ids):
@@ -769,11 +792,11 @@ def _by_product(x, ids):
     return (shares[:, None] @ x)[:, 0]
 
 
-def _by_slices(x, ids):
+def _by_lengths(x, ids):
     if (np.diff((np.asarray(ids) != 0).astype(int)) > 0).any():
         raise ValueError("padding is always behind the words; got a 0 before the id of a word")
-    rows = zip(x, ids, strict=True)
-    return np.stack([words[: np.count_nonzero(row)].mean(axis=0) for words, row in rows])
+    lengths = np.count_nonzero(ids, axis=1)[:, None]
+    return (x * (np.arange(x.shape[1]) < lengths)[..., None]).sum(axis=1) / lengths
 
 
 def _compare(lengths, longest=None, look=lambda pooled: pooled, fill=None):
@@ -826,12 +849,29 @@ def _plus_one(row):
     return lambda x, ids: _mean(x, ids) + (np.arange(len(ids)) == row % len(ids))[:, None]
 
 
-def _plus_one_feature(place):
-    """The mean, and 1 more for one feature."""
+ALL = slice(None)
+
+
+def _plus_one_at(row, column):
+    """The mean, and 1 more at one place, in a row or in a column."""
 
     def function(x, ids):
-        wrong = np.arange(x.shape[2]) == place % x.shape[2]
-        return _mean(x, ids) + wrong
+        result = _mean(x, ids)
+        rows, columns = (
+            n if n == ALL else n % size for n, size in zip((row, column), result.shape, strict=True)
+        )
+        result[rows, columns] += 1
+        return result
+
+    return function
+
+
+def _without_id(number):
+    """The mean over the words of other ids."""
+
+    def function(x, ids):
+        keep = ((ids != 0) & (ids != number))[..., None]
+        return (x * keep).sum(axis=1) / keep.sum(axis=1)
 
     return function
 
@@ -866,12 +906,13 @@ pooling_test = CatchFaults(
         "mask, sum, divide": _silent(_mean),
         "sentence by sentence": _silent(_by_loops),
         "product with the shares": _silent(_by_product),
-        "mean of a slice": _silent(_by_slices),
+        "the first positions": _silent(_by_lengths),
     },
     faults=(
         Mistake(
             "mean over all positions",
-            "Use sentences of different lengths, with numbers other than 0 behind the words.",
+            "Use sentences of different lengths, with numbers other than 0 behind the words, and "
+            "compare all of them.",
             _all_positions,
         ),
         Mistake(
@@ -897,7 +938,7 @@ pooling_test = CatchFaults(
         ),
         Mistake(
             "maximum",
-            "Use sentences of several words, and see that no number is too large.",
+            "Use sentences of several different words, and see that no number is too large.",
             _maximum,
         ),
         Mistake("first position", "Use sentences of several words.", _first),
@@ -986,9 +1027,9 @@ pooling_test = CatchFaults(
             _compare((2, 4, 1), look=lambda pooled: pooled[:, :1]),
         ),
         Mistake(
-            "only sums",
-            "Numbers at the wrong place have the same sum, and equal features hide a wrong place, "
-            "too. Compare each number, and let the features differ.",
+            "places not compared",
+            "Numbers at the wrong places have the same sum, and equal features hide a wrong place, "
+            "too. Compare each number at its place, and let the features differ.",
             *(_compare((2, 4, 1), look=lambda pooled, a=a: pooled.sum(a)) for a in (None, 0, 1)),
         ),
         Mistake(
@@ -1017,19 +1058,32 @@ pooling_test = CatchFaults(
     more=(
         Mistake(
             "minimum",
-            "Use sentences of several words, and see that no number is too small.",
+            "Use sentences of several different words, and see that no number is too small.",
             lambda x, ids: np.where(_real(ids), x, np.inf).min(axis=1),
         ),
-        Mistake("first feature wrong", "Compare all features.", _plus_one_feature(0)),
-        Mistake("last feature wrong", "Compare all features.", _plus_one_feature(-1)),
-        Mistake(
-            "ids 1 and 2 left out",
-            "Only id 0 is padding: a word may have id 1 or 2. Put such words into the batch.",
-            _silent(_only_ids_over(2)),
+        *(
+            Mistake(f"{name} wrong", "Compare each number of each sentence.", _plus_one_at(*place))
+            for name, place in {
+                "second sentence": (1, ALL),
+                "first feature": (ALL, 0),
+                "second feature": (ALL, 1),
+                "last feature": (ALL, -1),
+                "last number of the first sentence": (0, -1),
+                "first number of the last sentence": (-1, 0),
+                "second number of the second sentence": (1, 1),
+            }.items()
+        ),
+        *(
+            Mistake(
+                f"words of id {number} left out",
+                "Only id 0 is padding. Put words of the ids 1 and 2 into the batch.",
+                _silent(_without_id(number)),
+            )
+            for number in (1, 2)
         ),
         Mistake(
             "a word that stands twice counted once",
-            "Let a word stand twice in a sentence, with another vector each time.",
+            "Let a word stand twice in a sentence, with random vectors, and compare that sentence.",
             _each_word_once(lambda vectors: vectors[0]),
         ),
         Mistake(
@@ -1041,11 +1095,6 @@ pooling_test = CatchFaults(
             "divided by two words at least",
             "A sentence may have a single word. Put one into the batch.",
             lambda x, ids: _sum(x, ids) / np.maximum(_real(ids).sum(axis=1), 2),
-        ),
-        Mistake(
-            "signs lost",
-            "Compare the numbers with their signs, and let some be negative.",
-            lambda x, ids: abs(_mean(x, ids)),
         ),
         Mistake(
             "NaN everywhere",

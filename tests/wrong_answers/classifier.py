@@ -256,6 +256,12 @@ def less_the_largest_of_all(hidden):
     return function
 
 
+def less_the_mean(x, ids, query):
+    scores = torch_scores(x, query).masked_fill(torch.tensor(ids == 0), torch.nan)
+    e = torch.exp(scores - scores.nanmean(dim=1, keepdim=True)).nan_to_num(0, torch.inf, 0)
+    return (e / e.sum(dim=1, keepdim=True)).numpy()
+
+
 def in_single_precision(x, ids, query):
     scores = torch_scores(x, query).float().masked_fill(torch.tensor(ids == 0), -torch.inf)
     return scores.softmax(dim=1).numpy().astype(x.dtype)
@@ -305,6 +311,7 @@ SHARES = {
     ],
     "uniform": [by_rows(lambda word, query, x: 0.0, is_word)],
     "no maximum subtracted": [overflowing],
+    "the mean subtracted": [less_the_mean],
     "the largest score of all positions subtracted": [
         less_the_largest_of_all(None),
         less_the_largest_of_all(0.0),
@@ -460,7 +467,10 @@ REMOVE_WORD = {
     "an unknown word or the class token spared": [by_words(over(1)), by_words(over(2))],
     "padding of the same weight": [by_words(equally_loud)],
     "padding replaced as well": [by_words(with_padding)],
-    "a number in place of -inf": [by_words(with_padding_as(0)), by_words(with_padding_as(-1))],
+    "a number in place of -inf": [
+        *(by_words(with_padding_as(-number)) for number in (0, 1, 10, 1e4, 1e9)),
+        by_words(lambda ids, weights: wherever(ids, weights - 100.0 * (ids == 0))),
+    ],
     "the largest without its sign": [
         by_words(farthest_from_zero),
         by_words(lambda ids, weights: wherever(ids, abs(np.where(ids, weights, 0)))),
@@ -495,6 +505,8 @@ def then(change):
 REMOVE_WORD_NEW = [
     by_words(lambda ids, weights: loudest(ids, (weights * 100).astype(int))),
     by_words(lambda ids, weights: loudest(ids, weights.astype(np.float16))),
+    by_words(lambda ids, weights: loudest(ids, weights.astype(np.float32))),
+    by_words(lambda ids, weights: loudest(ids, np.round(weights, 6))),
     lambda x, ids, weights, unknown: x,
     lambda x, ids, weights, unknown: np.zeros_like(x),
     lambda x, ids, weights, unknown: ids,
@@ -515,7 +527,7 @@ REMOVE_WORD_NEW = [
 
 # ---------------------------------------------------------------------------- pooling_test
 
-IDS = np.array([[4, 0, 0, 0, 0], [3, 3, 5, 6, 9], [8, 2, 2, 0, 0]])
+IDS = np.array([[4, 0, 0, 0, 0], [3, 3, 5, 6, 1], [8, 2, 2, 0, 0]])
 X = np.random.default_rng(5).normal(size=(3, 5, 4))
 
 
@@ -534,7 +546,7 @@ def good_pooling_test_by_torch(pool):
 
 def compare(lengths, longest, look=np.asarray, behind=1.0):
     def test(pool):
-        words = np.array([1, 6, 6, 3, 5, 4])[:longest]
+        words = np.array([1, 6, 6, 2, 5, 4])[:longest]
         ids = np.where(np.arange(longest) < np.array(lengths)[:, None], words, 0)
         x = np.random.default_rng(3).normal(size=(*ids.shape, 2))
         x[ids == 0] *= behind
@@ -595,7 +607,7 @@ def compare_sums(axis):
 
 
 POOLING_TEST = {
-    "only sums": [compare_sums(None), compare_sums(0), compare_sums(1)],
+    "places not compared": [compare_sums(None), compare_sums(0), compare_sums(1)],
     "one right number is enough": [one_of_many, one_of_loops],
     "an assertion that no fault breaks": [only_axes, only_repeats, compare((2, 3), 3, np.shape)],
     "no padding at all": [compare((3, 3), 3)],
@@ -665,8 +677,24 @@ def not_above(pool):
     assert (pool(X, IDS) - right_mean(X, IDS)).max() < 1e-6
 
 
-def without_signs(pool):
-    assert np.allclose(abs(pool(X, IDS)), abs(right_mean(X, IDS)))
+def one_id(pool):
+    ids = np.where(IDS == 2, 1, IDS)
+    assert np.allclose(pool(X, ids), right_mean(X, ids))
+
+
+def corners(pool):
+    pooled, expected = pool(X, IDS), right_mean(X, IDS)
+    assert pooled.shape == expected.shape
+    assert np.allclose(pooled[:, [0, -1]], expected[:, [0, -1]])
+
+
+def diagonal(pool):
+    assert np.allclose(np.diag(pool(X, IDS)), np.diag(right_mean(X, IDS)))
+
+
+def unequal_to_zero(pool):
+    ids = np.where(IDS > 5, -IDS, IDS)
+    assert np.allclose(pool(X, ids), right_mean(X, ids))
 
 
 def plain_ids(pool):
@@ -701,8 +729,8 @@ POOLING_TEST_NEW = [
     three_arguments, raises_another, nan_behind,
     empty_sentence, zeros_for_no_word,
     close_to(atol=0.05), close_to(atol=0.5), close_to(rtol=5e-3), lambda pool: pool(X, IDS),
-    compare((3, 1, 4), 6, lambda pooled: pooled[:, 1:]), not_far, not_above, without_signs,
-    plain_ids, scattered,
+    compare((3, 1, 4), 6, lambda pooled: pooled[:, 1:]), not_far, not_above, one_id, corners,
+    diagonal, unequal_to_zero, plain_ids, scattered,
 ]  # fmt: skip
 
 ANSWERS = {
