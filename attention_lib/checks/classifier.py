@@ -196,11 +196,11 @@ def _over_sentences(x, ids):
     return (x * _real(ids)).sum(axis=0) / count
 
 
-def _only_ids_over(limit):
-    """The mean over the words with larger ids."""
+def _mean_over(choose):
+    """The mean over the words that `choose(ids)` is True for."""
 
     def function(x, ids):
-        keep = (ids > limit)[..., None]
+        keep = choose(ids)[..., None]
         return (x * keep).sum(axis=1) / keep.sum(axis=1).astype(x.dtype)
 
     return function
@@ -296,8 +296,8 @@ mean_pooling = WriteFunction(
         Mistake(
             "unknown words or the class token left out",
             "Only id 0 is padding. Ids 1 and 2 count like any word: use ids != 0.",
-            _only_ids_over(1),
-            _only_ids_over(2),
+            _mean_over(lambda ids: ids > 1),
+            _mean_over(lambda ids: ids > 2),
         ),
         Mistake(
             "a word that stands twice counted once",
@@ -347,9 +347,8 @@ def _share_cases():
     yield Case("float32", x.astype(np.float32), ids, query.astype(np.float32))
     yield Case("large scores (overflow)", 4000 * x + 40, ids, query, extreme=True)
     far = np.array([[[2000.0], [2001.5]], [[-2000.0], [2000.0]], [[3.0], [-1.0]]])
-    label, ids = "scores in the thousands (overflow)", _ids((2, 2, 1))
-    yield Case(label, far, ids, np.array([1.25]), extreme=True)
-    ids = _ids((2, 1), longest=4)
+    three, one_number = _ids((2, 2, 1)), np.array([1.25])
+    yield Case("scores in the thousands (overflow)", far, three, one_number, extreme=True)
     x, query = rng.integers(-8, 9, size=(2, 4, 4)) / 4 - 1e8, np.array([0.5, 1.0, 0.25, 0.25])
     x[1, 1:], x[0, 1, 0] = 0.25, x[0, 0, 0] + 1  # padding scores far more than words
     yield Case("very negative scores", x, ids, query, extreme=True)
@@ -365,22 +364,10 @@ def _no_maximum_of_words(x, ids, query):
     return e / e.sum(axis=1, keepdims=True)
 
 
-def _maximum_of_all(x, ids, query):
-    scores = _scores(x, query)
-    e = np.exp(scores - scores.max(axis=1, keepdims=True)) * (ids != 0)
-    return e / e.sum(axis=1, keepdims=True)
-
-
 def _mean_subtracted(x, ids, query):
     scores, real = _scores(x, query), ids != 0
     mean = (scores * real).sum(axis=1, keepdims=True) / real.sum(axis=1, keepdims=True)
     e = np.exp(_only_words(scores - mean.astype(x.dtype), ids))
-    return e / e.sum(axis=1, keepdims=True)
-
-
-def _maximum_with_zeros(x, ids, query):
-    scores = _only_words(_scores(x, query), ids, 0.0)
-    e = np.exp(scores - scores.max(axis=1, keepdims=True)) * (ids != 0)
     return e / e.sum(axis=1, keepdims=True)
 
 
@@ -432,6 +419,16 @@ def _shares_of_ids_over(limit):
 
 def _masked_after(x, ids, query):
     return _softmax(_scores(x, query)) * (ids != 0)
+
+
+def _renormalised(shares_of):
+    """Shares that sum to 1 again: the largest score was that of all positions."""
+
+    def function(x, ids, query):
+        shares = shares_of(x, ids, query)
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    return function
 
 
 shares = WriteFunction(
@@ -517,8 +514,8 @@ shares = WriteFunction(
             "the largest score of all positions subtracted",
             "The largest score was taken over padding as well. Where that one is far larger, e to "
             "the score of each word is 0. Subtract the largest score of the words.",
-            _maximum_of_all,
-            _maximum_with_zeros,
+            _renormalised(_masked_after),
+            _renormalised(_zero_before_and_after),
         ),
         Mistake(
             "the mean subtracted",
@@ -576,22 +573,16 @@ def _word_cases():
     yield Case(label, _vectors(rng, LOW_IDS, 3), LOW_IDS, weights, np.arange(3) + 0.125)
     weights = np.array([[0.25, 0.125, 0.5, 0.0625], [0.375, 0.25, 0.125, 0.0625]])
     yield Case("a word twice", _vectors(rng, TWICE, 3), TWICE, weights, np.arange(3) + 0.125)
-    weights[1, 3] = weights[1, 0]
     ids = np.array([[5, 4, 3, 6], [7, 8, 0, 0]])
-    label = "padding as large as a word"
-    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
-    weights = np.array([[0.125, -2.5, 0.25, 0.0], [-3.5, -1.25, -0.5, -2.0]])
-    label = "weights of either sign"
-    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
-    weights = np.array([[0.12071, 0.12072, 0.12073, 0.12], [0.5, 0.5 + 1e-9, 0.0, 0.0]])
-    label = "weights that hardly differ"
-    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
-    weights = np.array([[0.5, 0.25, 0.125, 0.0], [-3e12, -2e12, 4e12, 1.0]])
-    label = "weights of very different size"
-    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
-    weights = np.array([[0.25, 0.5, 0.5, 0.125], [0.5, 0.5, 0.5, 0.5]])
-    label = "equal weights"
-    yield Case(label, _vectors(rng, ids, 3), ids, weights, np.arange(3) + 0.125)
+    for label, numbers in {
+        "padding as large as a word": ([0.25, 0.125, 0.5, 0.0625], [0.375, 0.25, 0.125, 0.375]),
+        "weights of either sign": ([0.125, -2.5, 0.25, 0.0], [-3.5, -1.25, -0.5, -2.0]),
+        "weights that hardly differ": ([0.12071, 0.12072, 0.12073, 0.12], [0.5, 0.5 + 1e-9, 0, 0]),
+        "weights of very different size": ([0.5, 0.25, 0.125, 0.0], [-3e12, -2e12, 4e12, 1.0]),
+        "equal weights": ([0.25, 0.5, 0.5, 0.125], [0.5, 0.5, 0.5, 0.5]),
+    }.items():
+        x = _vectors(rng, ids, 3)
+        yield Case(label, x, ids, np.array(numbers), np.arange(3) + 0.125)
 
 
 def _replace(x, chosen, by):
@@ -793,7 +784,7 @@ def _by_product(x, ids):
 
 
 def _by_lengths(x, ids):
-    if (np.diff((np.asarray(ids) != 0).astype(int)) > 0).any():
+    if (np.diff((ids != 0).astype(int)) > 0).any():
         raise ValueError("padding is always behind the words; got a 0 before the id of a word")
     lengths = np.count_nonzero(ids, axis=1)[:, None]
     return (x * (np.arange(x.shape[1]) < lengths)[..., None]).sum(axis=1) / lengths
@@ -844,11 +835,6 @@ def _silent(function):
     return pool
 
 
-def _plus_one(row):
-    """The mean, and 1 more for one sentence."""
-    return lambda x, ids: _mean(x, ids) + (np.arange(len(ids)) == row % len(ids))[:, None]
-
-
 ALL = slice(None)
 
 
@@ -862,16 +848,6 @@ def _plus_one_at(row, column):
         )
         result[rows, columns] += 1
         return result
-
-    return function
-
-
-def _without_id(number):
-    """The mean over the words of other ids."""
-
-    def function(x, ids):
-        keep = ((ids != 0) & (ids != number))[..., None]
-        return (x * keep).sum(axis=1) / keep.sum(axis=1)
 
     return function
 
@@ -959,8 +935,8 @@ pooling_test = CatchFaults(
             "Compare all features, of several.",
             lambda x, ids: np.concatenate([_mean(x, ids)[:, :1], x.mean(axis=1)[:, 1:]], axis=1),
         ),
-        Mistake("first sentence wrong", "Compare all sentences.", _plus_one(0)),
-        Mistake("last sentence wrong", "Compare all sentences.", _plus_one(-1)),
+        Mistake("first sentence wrong", "Compare all sentences.", _plus_one_at(0, ALL)),
+        Mistake("last sentence wrong", "Compare all sentences.", _plus_one_at(-1, ALL)),
         Mistake(
             "sentences swapped",
             "Compare each sentence with its own mean, not sums over the sentences.",
@@ -1077,7 +1053,7 @@ pooling_test = CatchFaults(
             Mistake(
                 f"words of id {number} left out",
                 "Only id 0 is padding. Put words of the ids 1 and 2 into the batch.",
-                _silent(_without_id(number)),
+                _silent(_mean_over(lambda ids, number=number: (ids != 0) & (ids != number))),
             )
             for number in (1, 2)
         ),

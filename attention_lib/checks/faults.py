@@ -48,6 +48,10 @@ class CatchFaults:
     level: int = 0
     trains: str = ""
 
+    @property
+    def _all(self):
+        return (*self.faults, *self.more)
+
     def examine(self, candidate):
         """The report on a test that the reader wrote."""
         if not callable(candidate):
@@ -57,8 +61,7 @@ class CatchFaults:
             return NOT_STARTED
         if not called and not right[0]:
             return NEVER_RUN if values.is_lazy(candidate) else NEVER_CALLED
-        every = (*self.faults, *self.more)
-        missed = [f for f, error in zip(every, faulty, strict=True) if error is None]
+        missed = [f for f, error in zip(self._all, faulty, strict=True) if error is None]
         if any(right):
             return self._rejects_right(candidate, right, missed)
         silent = not any(isinstance(error, AssertionError) for error in faulty)
@@ -67,13 +70,13 @@ class CatchFaults:
         if silent:
             return Report("another error", NO_ASSERTION)
         text = f"correct. It accepts {len(self.right)} right versions, each with lines of its own, "
-        names = ", ".join(fault.name for fault in every)
+        names = ", ".join(fault.name for fault in self._all)
         return Report("correct", f"{text}and catches: {names}.")
 
     def _try(self, test):
         """The error or None for each right version, for each faulty one; was any called?"""
         # the faulty ones first: a test that compares with what it met first must not meet the truth
-        faulty = [fault.answers[0] for fault in (*self.faults, *self.more)]
+        faulty = [fault.answers[0] for fault in self._all]
         watched = [calls.Watched(version) for version in (*faulty, *self.right.values())]
         # other random numbers for each: a test that looks at one place, drawn at random, must not
         # meet the same place every time, nor depend on what was drawn before
@@ -115,7 +118,7 @@ class CatchFaults:
     def _through(self, missed):
         """Which faults a test does not catch; of variants, that they are some."""
         names = ", ".join(fault.name for fault in missed) + "."
-        count = len(self.faults) + len(self.more)
+        count = len(self._all)
         if self.shown and not any(fault in self.faults[: self.shown] for fault in missed):
             of = count - self.shown
             text = "It catches what the page shows, but not every variant of it. "

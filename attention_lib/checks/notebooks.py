@@ -19,7 +19,7 @@ import builtins
 import re
 import symtable
 import warnings
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 
 import nbformat
@@ -207,8 +207,8 @@ def _head(node):
 def _names_of(node, cell):
     """The global names that a statement uses at once, and that it binds."""
     uses = {*_names(node.target)} if isinstance(node, ast.AugAssign) else set()
-    tree = _AsGenerators().visit(ast.parse(ast.unparse(node)))
-    table = symtable.symtable(ast.unparse(tree), "cell", "exec")
+    statement = _AsGenerators().visit(deepcopy(node))
+    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
     return _read_symbols(table, cell.functions, uses, set())
 
 
